@@ -116,6 +116,7 @@ class NodesPool:
     ) -> None:
         require_length(lease_s)
         self.name, self.notice = finder.name, ""
+        self.gate = None  # the shares of nodes are measured there, by dovetail doctor --splits
         files = directory / "nodes"
         self._known_files = files / "known"
         self._known_files.mkdir(parents=True, exist_ok=True)

@@ -136,6 +136,7 @@ VIEWS: tuple[type[Record], ...] = (
     views.StepView,
     views.ServiceView,
     views.DeviceView,
+    views.EvidenceView,
 )
 
 

@@ -418,6 +418,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gap": "The proven gap of that decision.",
         "dry_run": "Whether it starts nothing.",
         "trouble": "Faults of the service; empty if there are none.",
+        "evidence": "How far it is with the shares that it measures itself; null if the shares of "
+        "the pool need no evidence, or are not measured by the service.",
         "devices": "Its devices.",
     },
     views.DeviceView: {
@@ -427,12 +429,23 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "model": "Its model.",
         "memory_mib": "Its memory, MiB.",
         "jobs": "Ids of the jobs on it.",
+        "measuring": "The share that the service measures on it, in per cent.",
         "used_mib": "Memory in use, MiB.",
         "power_w": "Power drawn, W.",
         "energy_j": "Energy drawn since an arbitrary moment, J.",
         "metrics": "Means over the last interval, named as in a workload's profile.",
         "source": "Source of the metrics.",
         "trouble": "Why it takes no new jobs; empty if it does.",
+    },
+    views.EvidenceView: {
+        "state": "`measuring`; `waiting` for an idle device; `failed`, to be tried again; "
+        "`lacking` a Python, MPS or a program; `done`; `off`.",
+        "text": "The same in a line.",
+        "gpu": "Device on which a share is being measured.",
+        "share": "That share, in per cent.",
+        "library": "The library whose products are compared.",
+        "since_s": "When that began.",
+        "left": "Shares still to be measured.",
     },
     requests.Submissions: {"jobs": "The jobs, at most 10,000, accepted all or none."},
     requests.Accepted: {"ids": "Their ids, in the order of the request."},

@@ -43,6 +43,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "trace": "a dovetail.instances.traces.kinds.TraceKind",
         "pool": "a function that makes a dovetail.executor.pools.pool.NodePool",
         "isolation": "a function that makes a dovetail.executor.pools.isolation.Isolation",
+        "evidence": "a function that makes a dovetail.executor.pools.share_gate.ShareProgram",
         "command": "a dovetail.toolkit.commands.Command",
         "options": "a dovetail.toolkit.commands.Addition",
         "doctor": "a function that returns one or several dovetail.executor.doctor.finding.Finding",

@@ -27,13 +27,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dovetail.executor.doctor.jobs_python import (
+from dovetail.executor.gpus.nvml import Nvml, NvmlError, NvmlGpu
+from dovetail.executor.gpus.python_libraries import (
     NO_LIBRARIES,
     Libraries,
     NoPythonError,
     libraries_of,
 )
-from dovetail.executor.gpus.nvml import Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION

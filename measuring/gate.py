@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from dovetail.doctor.commands import preflight
-from dovetail.executor.doctor.jobs_python import NoPythonError, libraries_of
 from dovetail.executor.gpus.nvml import Nvml, NvmlGpu
+from dovetail.executor.gpus.python_libraries import NoPythonError, libraries_of
 from dovetail.executor.gpus.splits import (
     SplitEvidence,
     SplitKey,

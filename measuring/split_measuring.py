@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.executor.jobs.specs import Seat
+from dovetail.executor.pools.share_gate import Tried
 from dovetail.executor.pools.submissions import PoolSubmissions, Submission
 from dovetail.instances.errors import DovetailError
 
@@ -38,6 +39,26 @@ _AHEAD: Final = 2
 
 _COUNTERS: Final = 4
 """Programs that run at once to count SMs; they mostly wait for CUDA to start."""
+
+
+class ProductsProgram:
+    """Compares matrix products under a share, as a run of the live service (a ``ShareProgram``)."""
+
+    patience_s = _PATIENCE_S
+
+    def command(self, python: str) -> Sequence[str]:
+        """Return program and arguments; the Python has the jobs' PyTorch."""
+        return (python, "-I", str(PROGRAM), "cuda")
+
+    def evidence(self, tried: Tried, lines: Sequence[str]) -> SplitEvidence:
+        """Return the products that the program has compared.
+
+        Raises
+        ------
+        GateError
+            If its last line is something else, or it ran without MPS or cap.
+        """
+        return _evidence(tried, _read(lines, PROGRAM.name))
 
 
 class GateError(DovetailError):
@@ -68,6 +89,10 @@ class Probe(NamedTuple):
     submissions: PoolSubmissions
     gpu: str
 
+    def tried(self, share: int) -> Tried:
+        """Return a share as tried here."""
+        return Tried(self.gpu_model, self.driver, share, self.sms)
+
 
 def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEvidence, None, None]:
     """Measure shares, and yield each result immediately.
@@ -79,7 +104,7 @@ def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEviden
     """
     command = (probe.python, "-I", str(PROGRAM), "cuda", "wait")
     for share, output in _answers(probe, command, shares, _AHEAD, _PATIENCE_S):
-        yield _evidence(probe, share, output)
+        yield _evidence(probe.tried(share), output)
 
 
 def count_sms(probe: Probe, shares: Sequence[int]) -> Generator[SmCount, None, None]:
@@ -92,7 +117,7 @@ def count_sms(probe: Probe, shares: Sequence[int]) -> Generator[SmCount, None, N
     """
     command = (sys.executable, "-I", "-S", str(PROGRAM), "count")
     for share, output in _answers(probe, command, shares, _COUNTERS, _COUNT_PATIENCE_S):
-        yield SmCount.from_data(_facts(probe, share, output), PROGRAM.name)
+        yield SmCount.from_data(_facts(probe.tried(share), output), PROGRAM.name)
 
 
 def _answers(
@@ -119,6 +144,10 @@ def _answer(way: PoolSubmissions, one: Submission, program: str) -> Mapping[str,
     if one.status != 0:
         last = lines[-1] if one.status is not None and one.status > 0 and lines else one.over
         raise GateError(f"{program} could not compute: {last}")
+    return _read(lines, program)
+
+
+def _read(lines: Sequence[str], program: str) -> Mapping[str, object]:
     try:
         output = json.loads(lines[-1] if lines else "")
     except ValueError:
@@ -128,24 +157,24 @@ def _answer(way: PoolSubmissions, one: Submission, program: str) -> Mapping[str,
     return output
 
 
-def _facts(probe: Probe, share: int, output: Mapping[str, object]) -> dict[str, object]:
+def _facts(tried: Tried, output: Mapping[str, object]) -> dict[str, object]:
     if output.get("mps") is not True:
         raise GateError("the program did not reach MPS, so its output says nothing about a share")
     return {
-        "gpu_model": probe.gpu_model,
-        "driver": probe.driver,
-        "share": share,
+        "gpu_model": tried.gpu_model,
+        "driver": tried.driver,
+        "share": tried.share,
         "sms": output.get("sms"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _evidence(probe: Probe, share: int, output: Mapping[str, object]) -> SplitEvidence:
+def _evidence(tried: Tried, output: Mapping[str, object]) -> SplitEvidence:
     if output.get("cublas") is None or output.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
-    facts, sms, products = _facts(probe, share, output), output["sms"], output.get("products")
-    if probe.sms is not None and share < WHOLE and sms == probe.sms:
-        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap has no effect")
+    facts, sms, products = _facts(tried, output), output["sms"], output.get("products")
+    if tried.sms is not None and tried.share < WHOLE and sms == tried.sms:
+        raise GateError(f"at {tried.share} % the program saw all {sms} SMs: the cap has no effect")
     fields = ("kind", "dtype", "m", "n", "k", "error")
     compared = [
         dict(zip(fields, product, strict=True))

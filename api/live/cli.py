@@ -109,7 +109,8 @@ _SERVE = Command(
             "--pool POOL",
             "gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
             "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE"
-            + "".join(f"; {name}:..." for name in plugins("pool")),
+            + "".join(f"; {name}:..." for name in plugins("pool"))
+            + " (cpu and simulated with ,gate=made-up: shares need made-up evidence)",
             default="gpu",
         ),
         option(
@@ -168,6 +169,18 @@ _SERVE = Command(
         option(
             "--uncapped",
             "let jobs that never ran together share without SM shares on an estimate",
+        ),
+        option(
+            "--measure-shares WHEN",
+            "idle: measure on idle GPUs which SM shares compute correctly, and make way for jobs; "
+            "off: only dovetail doctor --splits does",
+            default="idle",
+            choices=("idle", "off"),
+        ),
+        option(
+            "--python FILE",
+            "a Python with the PyTorch that jobs use, to measure shares (default: those of jobs of "
+            "the service's user, once they have run)",
         ),
         option("--accept-loss", "start even if the journal lacks events that were on disk"),
         option("--dry-run", "start nothing; plan --from-live prints what would start"),

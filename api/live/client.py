@@ -27,6 +27,7 @@ from dovetail.executor.live.views import (
     MOST_LISTED,
     Chosen,
     DeviceView,
+    EvidenceView,
     JobView,
     ServiceView,
     StepView,
@@ -59,7 +60,7 @@ _WAIT_S = 20.0
 _CHUNK = 1 << 16
 
 _Made = TypeVar("_Made")
-_View = TypeVar("_View", JobView, ServiceView, DeviceView, StepView)
+_View = TypeVar("_View", JobView, ServiceView, DeviceView, EvidenceView, StepView)
 
 
 class _NoAnswerError(NoServiceError):
@@ -418,7 +419,9 @@ def _job(data: Mapping[str, Any]) -> JobView:
 
 def _service(data: Mapping[str, Any]) -> ServiceView:
     devices = tuple(_made(DeviceView, device) for device in data["devices"])
-    return _made(ServiceView, {**data, "devices": devices})
+    evidence = data.get("evidence")
+    known = None if evidence is None else _made(EvidenceView, evidence)
+    return _made(ServiceView, {**data, "devices": devices, "evidence": known})
 
 
 def _made(kind: type[_View], data: Mapping[str, Any]) -> _View:

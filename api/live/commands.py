@@ -79,14 +79,16 @@ def queue(options: Namespace) -> int:
     )
     with Client() as client:
         found = client.jobs(options.all, chosen)
-        now_s = client.service().now_s
+        service = client.service()
     if options.json:
         _write(found)
         return 0
-    from dovetail.live.tables import queue_view
+    from dovetail.live.tables import evidence_line, queue_view
     from dovetail.toolkit.tables import console
 
-    console().print(queue_view(found, now_s))
+    console().print(queue_view(found, service.now_s))
+    if line := evidence_line(service):
+        console().print(line, markup=False, highlight=False)
     return 0
 
 

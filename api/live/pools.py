@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.pools.names import POOL_NAMES
+from dovetail.executor.pools.names import MADE_UP_GATE, POOL_NAMES
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import InputError
 from dovetail.instances.plugins import Plugin, plugins
@@ -28,8 +28,8 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     ----------
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
-        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``simulated:INSTANCE``; ``NAME`` or
-        ``NAME:TEXT`` of a plugin.
+        ``cpu:cores_per_device=N,devices=N,shares=HOW,gate=made-up``; ``simulated:INSTANCE`` or
+        ``simulated:INSTANCE,gate=made-up``; ``NAME`` or ``NAME:TEXT`` of a plugin.
     directory : Path
         The service's state directory.
     sample_s : float
@@ -74,12 +74,15 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
 
 
 def _simulated(rest: str, directory: Path, _: float) -> NodePool:
+    from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.pools.simulated import SimulatedNode
     from dovetail.toolkit.inputs import instance_named
 
-    if not rest:
+    name = rest.removesuffix(f",{MADE_UP_GATE}")
+    if not name:
         raise InputError("must name an instance: simulated:INSTANCE", _FLAG)
-    return SimulatedNode(directory, instance_named(rest))
+    made_up = read_splits(directory) if name != rest else None
+    return SimulatedNode(directory, instance_named(name), made_up=made_up)
 
 
 _POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingProxyType(

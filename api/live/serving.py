@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.admission import AdmissionLimits
+from dovetail.executor.live.gathering import GatherOptions
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
@@ -74,6 +75,7 @@ def serve(options: Namespace) -> int:
             uncapped=options.uncapped,
             notify=options.notify,
             private=options.private,
+            gathering=_gathering(options),
         )
         answering = application(service.api, tokens)
         with (
@@ -115,6 +117,15 @@ def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float
             raise InputError(f"must be one of {known}, got {name!r}", "--watch")
     times = {name: kinds[name](value) for name, value in changed.items()}
     return replace(usual, **times), sample_s
+
+
+def _gathering(options: Namespace) -> GatherOptions | None:
+    """Return how shares without evidence are measured; None: not by the service."""
+    if options.measure_shares == "off":
+        if options.python is not None:
+            raise InputError("has no effect with --measure-shares off", "--python")
+        return None
+    return GatherOptions(python=options.python)
 
 
 def _model(path: str | None) -> TrainedPredictor | None:

@@ -44,6 +44,8 @@ MOST_PLACES = 8
 """Most devices of a job on several nodes that are named one by one."""
 
 _METRICS_SHOWN = 2
+_TOLD = ("measuring", "waiting", "failed", "lacking")
+"""States of the measuring of shares that a list of jobs tells."""
 _STYLES = {
     JobState.FAILED: "red",
     JobState.LOST: "red",
@@ -175,7 +177,8 @@ def service_lines(service: ServiceView) -> Table:
     nodes = by_node(service.devices)
     if len(nodes) > 1:
         facts.append(("nodes", _of_nodes(nodes)))
-    notes = [("note", service.notice), ("trouble", service.trouble)]
+    shares = service.evidence.text if service.evidence is not None else ""
+    notes = [("shares", shares), ("note", service.notice), ("trouble", service.trouble)]
     return fact_lines(*facts, *(each for each in notes if each[1]))
 
 
@@ -233,10 +236,7 @@ def device_table(devices: Sequence[DeviceView]) -> RenderableType:
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column(columns[2], overflow="fold")
     table.add_column("", overflow="fold")
-    rows = [
-        (device.id, device.model, ", ".join(device.jobs) or "(idle)", *_figures(device))
-        for device in devices
-    ]
+    rows = [(device.id, device.model, _use(device), *_figures(device)) for device in devices]
     for row in rows:
         table.add_row(*map(Text, row))
     heads = tuple(column.replace("\n", " ") for column in columns)
@@ -255,6 +255,19 @@ def dashboard(service: ServiceView, jobs: Sequence[JobView], most: int) -> Rende
     else:
         parts.append(Text("no job runs"))
     return Group(*parts, *_waiting(jobs, max(most - len(running), 3)))
+
+
+def _use(device: DeviceView) -> str:
+    """Return the jobs of a device, or what else it does."""
+    if device.measuring is not None and not device.jobs:
+        return f"(measuring {device.measuring} %)"
+    return ", ".join(device.jobs) or "(idle)"
+
+
+def evidence_line(service: ServiceView) -> str:
+    """Return what users should know about shares that are not measured; empty if nothing."""
+    told = service.evidence
+    return f"shares: {told.text}" if told is not None and told.state in _TOLD else ""
 
 
 def _figures(device: DeviceView) -> tuple[str, str, str, str]:

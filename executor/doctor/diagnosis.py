@@ -125,6 +125,7 @@ def diagnose(
         ("jobs.cublas", jobs_python.cublas(libraries)),
         ("shares.evidence", unread),
         ("shares.allowed", shares.allowed(splits, used, version)),
+        ("shares.python", shares.python(what.python, libraries) if used else None),
     )
     added = (
         *plugins.added(),

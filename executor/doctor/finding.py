@@ -72,10 +72,15 @@ def broken(text: str, remedy: str) -> Finding:
     return Finding(text, Severity.BROKEN, remedy)
 
 
+def shares_are_measured() -> bool:
+    """Return whether the part of Dovetail that measures SM shares is installed."""
+    measuring = plugins("options").get("doctor")
+    return measuring is not None and measuring.package == OWN
+
+
 def measuring_shares(options: str = "") -> str:
     """Return the command that measures SM shares, or a text that it is not installed."""
-    measuring = plugins("options").get("doctor")
-    if measuring is None or measuring.package != OWN:
+    if not shares_are_measured():
         return "shares are measured by the part measuring of Dovetail, which is not installed"
     return f"dovetail doctor --splits {options}".rstrip()
 

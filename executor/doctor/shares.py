@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.doctor.finding import Finding, lacking, measuring_shares
+from dovetail.executor.doctor.finding import (
+    Finding,
+    lacking,
+    measuring_shares,
+    note,
+    shares_are_measured,
+)
+from dovetail.executor.gpus.python_libraries import Libraries, NoPythonError
 from dovetail.executor.gpus.splits import (
     WHOLE,
     SplitKey,
@@ -82,13 +89,28 @@ def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Find
         libraries = splits.libraries(model, driver)
         if not libraries:
             text = f"not measured on {model}, driver {driver}"
-            yield lacking(text, measuring_shares("--python FILE"))
+            remedy = measuring_shares("--python FILE")
+            if shares_are_measured():
+                remedy = f"dovetail serve does so on an idle GPU; or now: {remedy}"
+            yield lacking(text, remedy)
         for key in (SplitKey(model, driver, library) for library in libraries):
             if splits.allowed(key):
                 yield Finding(splits.why(key))
             else:
                 remedy = "no share is used: jobs share this GPU without caps"
                 yield lacking(splits.why(key), remedy)
+
+
+def python(path: str, found: Libraries | NoPythonError) -> Finding | None:
+    """Report a Python with which no share can be measured, by the service or the doctor."""
+    if isinstance(found, NoPythonError):
+        lacks = str(found)
+    elif found.cuda is None:
+        lacks = f"{path} has no PyTorch for CUDA"
+    else:
+        return None
+    remedy = "name the Python of the jobs: dovetail serve --python FILE, doctor --python FILE"
+    return note(f"no share can be measured: {lacks}", remedy)
 
 
 def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) -> ShareTable:

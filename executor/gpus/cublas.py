@@ -19,6 +19,9 @@ _ASK: Final = (
 )
 _PATIENCE_S: Final = 20.0
 
+_OF_PACKAGE: Final = re.compile(r"(.+)/lib/(python3\.\d+)/(?:site|dist)-packages/")
+_OF_CONDA: Final = re.compile(r"(.+)/lib/[^/]+")
+
 
 class CublasVersions:
     """Asks each library file for its version once, in the background.
@@ -60,6 +63,27 @@ class CublasVersions:
             self._answers[key] = self._asking.submit(_ask, path, uid, gid)
         answer = self._answers[key]
         return answer.result() if answer.done() else None
+
+
+def python_of(pids: Iterable[int]) -> str:
+    """Return the Python in whose environment the loaded cuBLAS lies; empty if there is none.
+
+    A library elsewhere (a user's packages outside an environment, a system's CUDA) has none.
+    """
+    pythons = {_python(path) for pid in pids for path in _loaded(pid)}
+    return pythons.pop() if len(pythons) == 1 else ""
+
+
+def _python(library: str) -> str:
+    packaged, other = _OF_PACKAGE.match(library), _OF_CONDA.fullmatch(library)
+    names: tuple[str, ...] = ()
+    prefix = ""
+    if packaged:
+        prefix, names = packaged[1], (packaged[2], "python3", "python")
+    elif other and os.path.isdir(f"{other[1]}/conda-meta"):
+        prefix, names = other[1], ("python3", "python")
+    paths = (f"{prefix}/bin/{name}" for name in names)
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
 
 
 def _loaded(pid: int) -> set[str]:

@@ -11,7 +11,16 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
 from dovetail.executor.jobs.specs import JobSpec, Run, UserId
-from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, SeatShare
+from dovetail.instances._record import (
+    Count,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    Record,
+    SeatShare,
+    Share,
+)
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 
 Rank = Annotated[StrictInt, Field(ge=0)]
@@ -287,12 +296,52 @@ class Separated(Event):
 
 
 class LibrarySeen(Event):
-    """A run of a workload has loaded this library, on which its allowed shares depend."""
+    """A run of a workload has loaded this library, on which its allowed shares depend.
+
+    ``python``: a Python that has the library and may be used to measure shares; empty if none is
+    known.
+    """
 
     kind: Literal["library_seen"] = "library_seen"
     uid: UserId
     workload: Name
     library: Name
+    python: str = ""
+
+
+class MeasuringBegun(Event):
+    """The service begins to measure whether a share of an idle device computes correctly.
+
+    ``library`` is the one whose products are compared. The run belongs to no job.
+    """
+
+    kind: Literal["measuring_begun"] = "measuring_begun"
+    run: Name
+    gpu: Name
+    gpu_model: Name
+    library: Name
+    share: Share
+
+
+class MeasuringStopped(Event):
+    """The measuring of a share is stopped before its end."""
+
+    kind: Literal["measuring_stopped"] = "measuring_stopped"
+    run: Name
+    reason: Reason
+
+
+class MeasuringEnded(Event):
+    """The measuring of a share is over.
+
+    ``outcome``: the share computes ``right`` or ``wrong``, which is in the repository; it was
+    ``stopped``, which is no fault; or it has ``failed``, and nothing is measured for a while.
+    """
+
+    kind: Literal["measuring_ended"] = "measuring_ended"
+    run: Name
+    outcome: Literal["right", "wrong", "stopped", "failed"]
+    reason: Reason
 
 
 class Recorded(Event):
@@ -364,6 +413,9 @@ AnyEvent = Annotated[
     | Measured
     | Separated
     | LibrarySeen
+    | MeasuringBegun
+    | MeasuringStopped
+    | MeasuringEnded
     | Recorded
     | DeviceSick
     | DeviceHealed

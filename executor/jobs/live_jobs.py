@@ -186,6 +186,60 @@ class LiveJob:
 
 
 @dataclass
+class Measuring:
+    """The measuring of one share of a device, by a run without a job.
+
+    Attributes
+    ----------
+    run : str
+        Id of the run.
+    gpu, gpu_model : str
+        The device, which is otherwise idle, and its model.
+    library : str
+        The library whose products are compared.
+    share : int
+        The share in per cent.
+    since_s : float
+        When it began.
+    stopping : str
+        Why it is being stopped; empty if it is not.
+    """
+
+    run: str
+    gpu: str
+    gpu_model: str
+    library: str
+    share: int
+    since_s: float
+    stopping: str = ""
+
+
+@dataclass
+class MeasuredShares:
+    """How far the service is with the shares that it measures itself.
+
+    Attributes
+    ----------
+    present : Measuring or None
+        What is being measured.
+    failures : int
+        Number of failures since the last result.
+    failed_s : float
+        When the last of them happened.
+    failure : str
+        What it was.
+    pythons : dict of str to str
+        A Python for each library that jobs have loaded, if one is known.
+    """
+
+    present: Measuring | None = None
+    failures: int = 0
+    failed_s: float = 0.0
+    failure: str = ""
+    pythons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class DeviceState:
     """A device of the pool, or of an earlier one.
 

@@ -18,7 +18,15 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.charges import Charges
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob, RankState, RankView, Step
+from dovetail.executor.jobs.live_jobs import (
+    DeviceState,
+    LiveJob,
+    MeasuredShares,
+    Measuring,
+    RankState,
+    RankView,
+    Step,
+)
 from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from dovetail.instances._record import IDLE
@@ -61,6 +69,8 @@ class StateMachine:
         Pairs of workloads that exceeded a gSLA, until a measurement at the same caps keeps it.
     libraries : dict of int to dict of str to str
         The library that each workload loaded last, by its user.
+    shares : MeasuredShares
+        How far the service is with the shares that it measures itself.
     reserved : dict of str to Reserved
         The reservations of waiting jobs.
     now_s : float
@@ -95,6 +105,7 @@ class StateMachine:
     apart: list[tuple[str, str]] = field(default_factory=list)
     broken: list[events.Separated] = field(default_factory=list)
     libraries: dict[int, dict[str, str]] = field(default_factory=dict)
+    shares: MeasuredShares = field(default_factory=MeasuredShares)
     reserved: dict[str, events.Reserved] = field(default_factory=dict)
     now_s: float = 0.0
     sequence: int = 0
@@ -398,6 +409,28 @@ class StateMachine:
 
     def _library_seen(self, event: events.LibrarySeen) -> None:
         self.libraries.setdefault(event.uid, {})[event.workload] = event.library
+        if event.python:
+            self.shares.pythons[event.library] = event.python
+
+    def _measuring_begun(self, event: events.MeasuringBegun) -> None:
+        present = self.shares.present
+        self._require(present is None, "another share is being measured")
+        self._device(event.gpu)
+        of_device = event.gpu, event.gpu_model, event.library, event.share
+        self.shares.present = Measuring(event.run, *of_device, since_s=event.at_s)
+
+    def _measuring_stopped(self, event: events.MeasuringStopped) -> None:
+        present = self._measuring(event.run)
+        present.stopping = present.stopping or event.reason
+
+    def _measuring_ended(self, event: events.MeasuringEnded) -> None:
+        self._measuring(event.run)
+        self.shares.present = None
+        if event.outcome == "failed":
+            self.shares.failures += 1
+            self.shares.failed_s, self.shares.failure = event.at_s, event.reason
+        elif event.outcome != "stopped":
+            self.shares.failures, self.shares.failure = 0, ""
 
     def _recorded(self, event: events.Recorded) -> None:
         for sequence in [known for known in self.unrecorded if known <= event.sequence]:
@@ -662,6 +695,12 @@ class StateMachine:
             return None, RankView(RankState.OVER)
         self._require(event.rank < len(job.ranks), f"{event.run} has no rank {event.rank}", job)
         return job, job.ranks[event.rank]
+
+    def _measuring(self, run: str) -> Measuring:
+        present = self.shares.present
+        self._require(present is not None and present.run == run, f"{run} measures no share")
+        assert present is not None
+        return present
 
     def _device(self, gpu: str) -> DeviceState:
         self._require(gpu in self.devices, f"no device {gpu!r}")

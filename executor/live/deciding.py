@@ -14,6 +14,7 @@ from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.disk_space import DiskFullError, require_space
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
+from dovetail.executor.live.gathering import Gatherer
 from dovetail.executor.live.guarded_policy import AGAIN_S, GuardedPolicy, asked
 from dovetail.executor.live.ledger import EventLedger
 from dovetail.executor.live.left_behind import LeftBehind
@@ -32,7 +33,17 @@ REST: Final = 4.0
 """After a decision, the service's thread does other things for this many times its length."""
 
 _SOONEST_S: Final = 0.1
-_QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
+_QUIET: Final = frozenset(
+    {
+        "recorded",
+        "rank_started",
+        "rank_ready",
+        "placed",
+        "reserved",
+        "measuring_begun",
+        "measuring_stopped",
+    }
+)
 _PATIENT: Final = _QUIET | {"submitted"}
 
 _LOG: Final = logging.getLogger("dovetail.live")
@@ -55,6 +66,8 @@ class Decider:
         The jobs that start before the policy's choice, to be profiled.
     left : LeftBehind
         Runs without a job, on devices that take no start.
+    gatherer : Gatherer
+        Measures shares on idle devices, and makes way for starts.
     directory : str
         No job starts while its disk is almost full; empty: no disk is checked.
 
@@ -77,12 +90,13 @@ class Decider:
         policy: GuardedPolicy,
         queue: ProfilingQueue,
         left: LeftBehind,
+        gatherer: Gatherer,
         directory: str,
     ) -> None:
         self._machine, self._clock, self._pool = machine, clock, pool
         self._ledger, self._troubles = ledger, troubles
         self._view, self._policy, self._queue, self._left = view, policy, queue, left
-        self._directory = directory
+        self._gatherer, self._directory = gatherer, directory
         self.due_s = -math.inf
         self.took_s: float | None = None
         self.gap: float | None = None
@@ -179,6 +193,8 @@ class Decider:
         """Place jobs, and return the starts that were carried out."""
         begun: list[Start] = []
         for group in in_groups(starts):
+            if self._awaits_device(group):
+                continue
             if self._start(group):
                 begun += group
             elif len(group) > 1 or group[0].shares:
@@ -188,6 +204,18 @@ class Decider:
                     one for one in alone if is_fresh(self._view.state, one) and self._start([one])
                 ]
         return begun
+
+    def _awaits_device(self, group: Sequence[Start]) -> bool:
+        """Return whether starts must wait until a device is free of what measures a share there.
+
+        That is being stopped then, and the next decision follows its end.
+        """
+        ids = self._view.state.machines.gpu_ids
+        gpus = {ids[gpu] for start in group for gpu in start.gpus if 0 <= gpu < len(ids)}
+        stops = self._gatherer.make_way(gpus, self._clock.now_s(), group[0].job.id)
+        if stops:
+            self._ledger.commit(stops)
+        return stops is not None
 
     def _start(self, group: Sequence[Start]) -> bool:
         """Place jobs that start together unless they break a rule; return True if placed."""

@@ -180,6 +180,9 @@ class EventLedger:
 
     def _is_wanted(self, run: Run) -> bool:
         """Return whether a run was neither stopped nor replaced by another."""
+        measuring = self._machine.shares.present
+        if measuring is not None and measuring.run == run.id:
+            return not measuring.stopping
         job = self._machine.holding.get(run.job)
         return job is not None and job.run == run and job.state is not JobState.STOPPING
 

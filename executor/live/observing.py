@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
@@ -143,10 +144,21 @@ class Observer:
             if not library:
                 continue
             self._library_seen.add(name)
-            if library != self._machine.library(job.spec):
+            python = self._python_of(job.run)
+            new = python and self._machine.shares.pythons.get(library) != python
+            if library != self._machine.library(job.spec) or new:
                 uid, workload = job.spec.owner.uid, job.spec.workload
-                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
+                seen = {"uid": uid, "workload": workload, "library": library, "python": python}
+                yield events.LibrarySeen.model_validate({"at_s": at_s, **seen})
             yield from self._wrong_share(job.run, library, at_s)
+
+    def _python_of(self, run: Run) -> str:
+        """Return a Python that has the library of a run and may be run by this service.
+
+        The service executes no files of other users.
+        """
+        gate = self._pool.gate
+        return gate.python_of(run) if gate and run.spec.owner.uid == os.geteuid() else ""
 
     def _wrong_share(self, run: Run, library: str, at_s: float) -> Iterator[AnyEvent]:
         for seat in run.seats:

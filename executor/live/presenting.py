@@ -206,7 +206,7 @@ def device_views(
     power_w: Mapping[str, float],
 ) -> tuple[DeviceView, ...]:
     """Return the views of a pool's devices."""
-    residents = machine.residents()
+    residents, present = machine.residents(), machine.shares.present
     found = []
     for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
         used = usage.get(gpu.id)
@@ -218,6 +218,7 @@ def device_views(
                 model=gpu.model,
                 memory_mib=gpu.memory_mib,
                 jobs=tuple(job.id for job in residents.get(gpu.id, ())),
+                measuring=present.share if present and present.gpu == gpu.id else None,
                 used_mib=used.memory_mib if used else None,
                 power_w=power_w.get(gpu.id),
                 energy_j=used.energy_j if used else None,

@@ -26,6 +26,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.gathering import Gatherer, GatherOptions
 from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.executor.live.knowledge import Knowledge
 from dovetail.executor.live.learning import Learner
@@ -102,6 +103,8 @@ class Service:
         Command to run for each job that is over (``Notifier``).
     private : bool
         Show a job's details only to its user and to administrators.
+    gathering : GatherOptions, optional
+        How shares without evidence are measured on idle devices; None: they are not.
 
     Attributes
     ----------
@@ -139,6 +142,7 @@ class Service:
         boot_s: Callable[[], float] = boot_s,
         notify: Sequence[str] | None = None,
         private: bool = False,
+        gathering: GatherOptions | None = None,
     ) -> None:
         self.ready = threading.Event()
         self._closing = threading.Event()
@@ -159,6 +163,15 @@ class Service:
         self._ledger = EventLedger(journal, machine, self._lock, self._troubles, self._applied)
         self._devices = Devices(pool, max_jobs_per_gpu, uncapped)
         self._left = LeftBehind(machine)
+        self._gatherer = Gatherer(
+            machine,
+            pool,
+            self._devices,
+            self._directory,
+            None if dry_run else gathering,
+            self._requests.ring,
+            lambda: self._left.held,
+        )
         recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
         models = self._devices.models.values()
@@ -188,6 +201,7 @@ class Service:
             self._policy,
             ProfilingQueue(machine, watching.profile_most_s),
             self._left,
+            self._gatherer,
             self._directory,
         )
         self.api = ServiceApi(
@@ -229,6 +243,7 @@ class Service:
         finally:
             self._closing.set()
             self._requests.abandon()
+            self._gatherer.close()
             self._pool.close()
             if self._notifier is not None:
                 self._notifier.close()
@@ -243,7 +258,8 @@ class Service:
         held = list(self._machine.holding.values())
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         adopted = self._left.adopted(beyond, self._clock.now_s())
-        if not self._is_durable([self._attached(), *adopted]):
+        measured = self._gatherer.left_over(self._clock.now_s())
+        if not self._is_durable([self._attached(), *adopted, *measured]):
             return
         strays = self._left.end_strays(beyond)
         self._left.await_ranks([job.id for job in held], self._clock.now_s())
@@ -310,7 +326,7 @@ class Service:
         """Return the seconds until something is due, unless a request or a report comes."""
         moments = [self._troubles.again_s, self._prune_s]
         if not self._ledger.news:
-            moments += [self._decider.due_s, self._left.lost_s]
+            moments += [self._decider.due_s, self._left.lost_s, self._gatherer.next_s]
             moments += map(_deadline_s, self._machine.holding.values())
             if not self._dry_run:
                 moments.append(self._observer.next_s)
@@ -332,6 +348,7 @@ class Service:
                 *self._overdue(),
                 *self._measured(),
                 *self._knowledge.recorded(),
+                *self._gathered(),
             ]
         self._ledger.commit_news()
         if requests:
@@ -378,7 +395,7 @@ class Service:
 
     def _of_jobs(self, reported: Sequence[AnyEvent]) -> list[AnyEvent]:
         """Return the events of jobs; strays are released as they end."""
-        found, over = self._left.sort(reported)
+        found, over = self._left.sort(self._gatherer.sort(reported))
         self._ledger.commands += over
         if over:
             self._decider.decide_now()
@@ -411,6 +428,16 @@ class Service:
         self._troubles.clear("watch")
         return found
 
+    def _gathered(self) -> list[AnyEvent]:
+        """Return the events of shares that the service measures itself."""
+        try:
+            found = self._gatherer.due(self._clock.now_s())
+        except Exception as error:
+            self._troubles.report("shares", error)
+            return []
+        self._troubles.clear("shares")
+        return found
+
     def _applied(self, happened: Sequence[AnyEvent]) -> None:
         """React to applied events: use new devices, and request a decision if needed."""
         kinds = {event.kind for event in happened}
@@ -427,10 +454,12 @@ class Service:
 
     def _execute_urgent_commands(self) -> None:
         """Carry out all commands if any is urgent; only releases can wait for a decision."""
+        self._ledger.commands += self._gatherer.commands()
         if any(not isinstance(command, Release) for command in self._ledger.commands):
             self._execute_commands()
 
     def _execute_commands(self) -> None:
+        self._ledger.commands += self._gatherer.commands()
         if self._ledger.execute(None if self._dry_run else self._pool):
             while self._machine.ended:
                 job = self._machine.ended.popleft()
@@ -456,6 +485,7 @@ class Service:
                 gap=self._decider.gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
+                evidence=self._gatherer.view(),
                 devices=device_views(
                     self._machine, self._devices.cluster, seen.usage, seen.power_w
                 ),

@@ -114,7 +114,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceView:
-    """A device and its jobs."""
+    """A device and its jobs; ``measuring`` is the share that the service measures there."""
 
     id: str
     node: str
@@ -122,12 +122,26 @@ class DeviceView:
     model: str
     memory_mib: float
     jobs: tuple[str, ...] = ()
+    measuring: int | None = None
     used_mib: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     trouble: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceView:
+    """How far the service is with the shares that it measures itself."""
+
+    state: str
+    text: str
+    gpu: str | None = None
+    share: int | None = None
+    library: str | None = None
+    since_s: float | None = None
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,4 +162,5 @@ class ServiceView:
     gap: float | None = None
     dry_run: bool = False
     trouble: str = ""
+    evidence: EvidenceView | None = None
     devices: tuple[DeviceView, ...] = ()

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.executor.gpus.splits import Splits
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.cgroups import KEPT_BY, best_enforcement, find_groups
 from dovetail.executor.pools.hooks import Bounds
 from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.made_up_shares import MadeUpProgram, made_up_gate
 from dovetail.executor.pools.names import Enforcement
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process
@@ -50,6 +52,8 @@ class CpuPool(LocalPool):
         this process may use.
     shares : {"quota", "affinity", "none"}, optional
         How shares are enforced; by default the first of these that is available here.
+    made_up : Splits, optional
+        Made-up evidence: only shares that it has are used, and the service can measure others.
 
     Raises
     ------
@@ -66,6 +70,8 @@ class CpuPool(LocalPool):
         cores_per_device: int = 1,
         devices: int | None = None,
         shares: Enforcement | None = None,
+        *,
+        made_up: Splits | None = None,
     ) -> None:
         self._cores = _devices(cores_per_device, devices)
         if shares == "affinity" and cores_per_device == 1:
@@ -78,12 +84,21 @@ class CpuPool(LocalPool):
         kept_by = "no shares, as requested" if shares == "none" else KEPT_BY[self.shares]
         self.notice = f"{_NOTICE}; {kept_by}"
         self._cluster = self._described()
+        if made_up is not None:
+            self.gate = made_up_gate(made_up, self._enforced(), MadeUpProgram())
+            self.notice += "; the evidence of shares is made up"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
         self._usage = _Meter(self._cores)
 
     def cluster(self) -> Cluster:
         """Return the devices, each with an equal part of the machine's memory."""
+        shares = self._enforced()
+        if self.gate is not None:
+            models = {gpu.model for node in self._cluster.nodes for gpu in node.devices}
+            shares = tuple(sorted(self.gate.allowed_anywhere(models).intersection(shares)))
+        if shares != self._cluster.shares:
+            self._cluster = self._cluster.model_copy(update={"shares": shares})
         return self._cluster
 
     def _described(self) -> Cluster:
@@ -93,7 +108,7 @@ class CpuPool(LocalPool):
             for device, cores in self._cores.items()
         )
         node = Node(id=socket.gethostname(), gpus=gpus)
-        return Cluster(shares=self._allowed_shares(), uncapped=self.shares == "none", nodes=(node,))
+        return Cluster(shares=self._enforced(), uncapped=self.shares == "none", nodes=(node,))
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Resume the runs that should exist, with their cores, and clean up after others."""
@@ -154,7 +169,7 @@ class CpuPool(LocalPool):
         if self._groups is not None:
             self._groups.close()
 
-    def _allowed_shares(self) -> tuple[int, ...]:
+    def _enforced(self) -> tuple[int, ...]:
         if self.shares == "quota":
             return QUOTA_SHARES
         if self.shares == "none":

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypedDict
 
-from dovetail.executor.gpus.cublas import CublasVersions
+from dovetail.executor.gpus.cublas import CublasVersions, python_of
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGMI
 from dovetail.executor.gpus.dcgm import SOURCE as DCGM
 from dovetail.executor.gpus.dcgm import Dcgm
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
-from dovetail.executor.gpus.splits import SplitKey, Splits
+from dovetail.executor.gpus.splits import Splits
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import JobSpec, Run
@@ -35,6 +35,7 @@ from dovetail.executor.pools.parts import PreparedPart
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, holders
 from dovetail.executor.pools.run_files import DamagedError, Started
+from dovetail.executor.pools.share_gate import ShareGate, ShareProgram
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
@@ -101,6 +102,10 @@ class GpuPool(LocalPool):
         Whether jobs take turns without MPS, even if MPS is available.
     isolation : Isolation, optional
         Isolates pairs; must work on this machine. By default no pair is isolated.
+    program : ShareProgram, optional
+        Measures further shares; by default nothing can.
+    no_program : str
+        Why there is no such program.
     priorities : bool
         Whether MPS is told to prefer latency-critical runs, to measure what that does. Nothing
         else relies on it, as it had no effect on an H200.
@@ -112,6 +117,7 @@ class GpuPool(LocalPool):
     """
 
     name = "gpu"
+    gate: ShareGate
 
     def __init__(
         self,
@@ -122,14 +128,24 @@ class GpuPool(LocalPool):
         only: Sequence[str] = (),
         turns: bool = False,
         isolation: Isolation | None = None,
+        program: ShareProgram | None = None,
+        no_program: str = "",
         priorities: bool = False,
     ) -> None:
         super().__init__(directory)
-        self._nvml, self._mps, self._splits = nvml, mps, splits
-        self._driver = nvml.driver()
+        self._nvml, self._mps = nvml, mps
         self._gpus = {device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
-        self._has_mps = not turns and mps.why_not() is None
+        no_mps = TURNS if turns else mps.why_not()
+        self._has_mps = no_mps is None
         self.notice = "" if self._has_mps else TURNS
+        self.gate = ShareGate(
+            splits,
+            nvml.driver(),
+            program if self._has_mps else None,
+            no_mps or no_program,
+            python_of=self._python_of,
+            strangers=self._strangers,
+        )
         self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
@@ -157,7 +173,7 @@ class GpuPool(LocalPool):
         shares: set[int | Idle] = set()
         if self._has_mps:
             models = {gpu.name for gpu in self._gpus.values()}
-            shares.update(*(self._splits.allowed_anywhere(m, self._driver) for m in models))
+            shares.update(self.gate.allowed_anywhere(models))
         if self._isolation is not None:
             shares.add(IDLE)
         return Cluster(
@@ -177,20 +193,35 @@ class GpuPool(LocalPool):
 
     def library(self, run: Run) -> str:
         """Return the version of cuBLAS that a run has loaded, empty if unknown."""
+        owner = run.spec.owner
+        return self._cublas.of(self._pids(run), owner.uid, owner.gid) or ""
+
+    def _python_of(self, run: Run) -> str:
+        return python_of(self._pids(run))
+
+    def _pids(self, run: Run) -> list[int]:
         roots = [self._root(run, rank) for rank in range(len(run.seats))]
-        pids = [pid for root in roots if root is not None for pid in _family(root.pid)]
-        return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
+        return [pid for root in roots if root is not None for pid in _family(root.pid)]
+
+    def _strangers(self, name: str) -> list[int]:
+        """Return the processes on a GPU that holds no run, but for MPS servers."""
+        try:
+            pids = self._nvml.processes(self._gpus[name].uuid)
+        except (NvmlError, GpuLostError) as error:
+            self._health.silent(name, str(error))
+            return []
+        return sorted(pid for pid in pids if not _serves(pid))
 
     def libraries(self) -> Collection[str]:
         """Return the versions of cuBLAS with which shares of these GPUs were measured."""
         models = {gpu.model for node in self.cluster().nodes for gpu in node.devices}
-        return {one for model in models for one in self._splits.libraries(model, self._driver)}
+        return self.gate.libraries(models)
 
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares of a GPU model under which a cuBLAS version computes correctly."""
         if not self._has_mps or not library:
             return ()
-        return self._splits.allowed(SplitKey(model, self._driver, library))
+        return self.gate.allowed(library, model)
 
     def usage(self) -> Mapping[str, Usage]:
         """Return the usage of each GPU since the last call; lost GPUs are left out."""
@@ -317,7 +348,7 @@ class GpuPool(LocalPool):
             temperature_c=readings.temperature_c,
             throttled=readings.throttled,
             others=others,
-            driver=self._driver,
+            driver=self.gate.driver,
             **self._intercepted(name),
         )
 

@@ -32,6 +32,7 @@ from dovetail.executor.pools.run_files import (
 )
 from dovetail.executor.pools.run_room import RunRoom
 from dovetail.executor.pools.run_supervisor import LEAVE_S, RunSupervisor
+from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.executor.pools.shim.page import OWN
 from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
 from dovetail.executor.system.clock import boot_id, boot_s
@@ -68,6 +69,7 @@ class LocalPool(Hooks):
     name = "local"
     notice = ""
     awaited = ""
+    gate: ShareGate | None = None
 
     def __init__(
         self, directory: Path, log_bytes: int = LOG_BYTES, log_files: int = LOG_FILES

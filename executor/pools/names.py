@@ -15,15 +15,23 @@ POOL_NAMES: Final = ("gpu", "cpu", "simulated")
 """The pools of the core."""
 
 _FLAG: Final = "--pool"
-_OPTIONS: Final = ("cores_per_device", "devices", "shares")
+_OPTIONS: Final = ("cores_per_device", "devices", "shares", "gate")
+
+MADE_UP_GATE: Final = "gate=made-up"
+"""The option of the pools without GPUs whose shares need made-up evidence."""
 
 
 class CpuOptions(NamedTuple):
-    """The options of a ``cpu`` pool: cores per device, number of devices, enforcement of shares."""
+    """The options of a ``cpu`` pool.
+
+    Cores per device, number of devices, enforcement of shares, and whether shares need made-up
+    evidence.
+    """
 
     cores_per_device: int = 1
     devices: int | None = None
     shares: Enforcement | None = None
+    made_up: bool = False
 
 
 class GpuOptions(NamedTuple):
@@ -38,7 +46,8 @@ def pool_options(text: str) -> CpuOptions | GpuOptions:
     Parameters
     ----------
     text : str
-        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N,shares=HOW``.
+        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
+        ``cpu:cores_per_device=N,devices=N,shares=HOW,gate=made-up``.
 
     Raises
     ------
@@ -71,11 +80,13 @@ def cpu_options(text: str) -> CpuOptions:
     for name, value in given.items():
         if name not in _OPTIONS:
             raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", _FLAG)
-        if name != "shares" and not re.fullmatch(r"0*[1-9][0-9]{0,5}", value):
+        if name not in ("shares", "gate") and not re.fullmatch(r"0*[1-9][0-9]{0,5}", value):
             raise InputError(f"{name} must be a whole number >= 1, got {shown(value)}", _FLAG)
     devices, shares = given.get("devices"), given.get("shares")
     if shares not in (None, "quota", "affinity", "none"):
         raise InputError(f"shares must be quota, affinity or none, got {shares!r}", _FLAG)
+    if given.get("gate") not in (None, "made-up"):
+        raise InputError(f"gate must be made-up, got {shown(given['gate'])}", _FLAG)
     kept_by = cast("Enforcement | None", shares)
     cores = int(given.get("cores_per_device", 1))
-    return CpuOptions(cores, int(devices) if devices else None, kept_by)
+    return CpuOptions(cores, int(devices) if devices else None, kept_by, "gate" in given)

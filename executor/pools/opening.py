@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.pools.isolation import Isolation
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.names import CpuOptions, pool_options
+from dovetail.executor.pools.share_gate import find_program
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import plugins
 
@@ -36,13 +38,13 @@ def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Pat
     if isinstance(asked, CpuOptions):
         from dovetail.executor.pools.cpu import CpuPool
 
-        return lambda files: CpuPool(files, *asked)
+        made_up = read_splits(directory) if asked.made_up else None
+        return lambda files: CpuPool(files, *asked[:3], made_up=made_up)
     return lambda files: _gpu(files, asked.only, directory, mps or directory / "mps")
 
 
 def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalPool:
     from dovetail.executor.gpus.nvml import Nvml, NvmlError
-    from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
 
@@ -52,8 +54,17 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
     except NvmlError as error:
         hint = "dovetail doctor tells more; without a GPU: --pool cpu"
         raise UnsupportedError(f"{error} ({hint})") from None
-    splits, isolation = read_splits(directory), find_isolation(files / "isolation")
-    return GpuPool(files, nvml, manager, splits, only, isolation=isolation)
+    program, no_program = find_program()
+    return GpuPool(
+        files,
+        nvml,
+        manager,
+        read_splits(directory),
+        only,
+        isolation=find_isolation(files / "isolation"),
+        program=program,
+        no_program=no_program,
+    )
 
 
 def find_isolation(directory: Path) -> Isolation | None:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.instances.instance import Cluster
 
 SAMPLE_S: Final = 1.0
@@ -103,6 +104,14 @@ class NodePool(Protocol):
 
     name: str
     notice: str
+
+    @property
+    def gate(self) -> ShareGate | None:
+        """What is known of the shares of its devices, and how the service measures others.
+
+        None if the service measures none here.
+        """
+        ...
 
     @property
     def awaited(self) -> str:

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from dovetail.executor.gpus.splits import Splits
 from dovetail.executor.jobs.events import (
     AnyEvent,
     RankEnded,
@@ -27,8 +28,10 @@ from dovetail.executor.jobs.events import (
     RankStarted,
 )
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.pools.made_up_shares import SimulatedProgram, made_up_gate
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.run_room import RunRoom
+from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.executor.pools.simulated_runs import Program, SimulatedRun
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
 from dovetail.executor.simulation.history import JobTimes
@@ -79,6 +82,8 @@ class SimulatedNode:
         Seconds from the start of a rank until it is ready.
     boot_s : callable
         Returns seconds since the machine booted.
+    made_up : Splits, optional
+        Made-up evidence: only shares that it has are used, and the service can measure others.
 
     Raises
     ------
@@ -97,6 +102,7 @@ class SimulatedNode:
         speed: float = 1.0,
         start_s: float = 0.0,
         boot_s: Callable[[], float] = boot_s,
+        made_up: Splits | None = None,
     ) -> None:
         self.notice = f"simulated from the instance {truth.name}: no process runs"
         self._directory = Path(directory)
@@ -113,24 +119,37 @@ class SimulatedNode:
         self._news: list[AnyEvent] = []
         self._awaited: dict[str, Run] = {}
         self._alarm = _Alarm(boot_s)
+        self.gate: ShareGate | None = None
+        if made_up is not None and truth.workloads:
+            shares, name = caps_of(truth.cluster.shares), next(iter(truth.workloads))
+            self.gate = made_up_gate(made_up, shares, SimulatedProgram(), name)
+            self.notice += "; the evidence of shares is made up"
 
     def lack(self, devices: int) -> None:
         """Do nothing: there are no more devices."""
 
     def cluster(self) -> Cluster:
         """Return the instance's cluster."""
-        return self._truth.cluster
+        if self.gate is None:
+            return self._truth.cluster
+        cluster = self._truth.cluster
+        models = {gpu.model for node in cluster.nodes for gpu in node.devices}
+        known = self.gate.allowed_anywhere(models)
+        shares = tuple(share for share in cluster.shares if share in known)
+        return cluster.model_copy(update={"shares": shares})
 
     def sharing(self, same_user: bool) -> str | None:
         """Return None: any two users may share."""
         return None
 
     def library(self, run: Run) -> str:
-        """Return an empty text: every share of a simulation computes correctly."""
+        """Return an empty text: shares of a simulation depend on no library."""
         return ""
 
     def allowed(self, library: str, model: str) -> Collection[int]:
-        """Return the shares of the instance."""
+        """Return the shares of the instance, or those with made-up evidence."""
+        if self.gate is not None:
+            return self.gate.allowed(library, model)
         return caps_of(self.cluster().shares)
 
     def attach(self, wake: Callable[[], None]) -> None:

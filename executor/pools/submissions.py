@@ -57,6 +57,21 @@ class Submission:
     over: str = ""
     stopped: str = ""
 
+    def note(self, event: events.AnyEvent) -> None:
+        """Note an event of its run."""
+        match event:
+            case events.RankStarted():
+                self.pid = event.pid
+            case events.RankReady():
+                self.ready = True
+            case events.StopDecided():
+                self.stopped = event.reason
+            case events.RankEnded():
+                self.status = event.status
+                self.over = self.stopped or ended(event.status)
+            case events.RankRefused() | events.RankGone():
+                self.over = self.stopped or event.reason
+
 
 class PoolSubmissions:
     """Starts programs on a pool and reports their state; use it as a context manager.
@@ -112,7 +127,7 @@ class PoolSubmissions:
         spec = JobSpec(
             command=tuple(command),
             workload=name,
-            owner=_me(),
+            owner=own_user(),
             cwd=os.getcwd(),
             env={**_texts(os.environ), **(env or {})},
             priority=priority,
@@ -143,14 +158,7 @@ class PoolSubmissions:
 
     def last_words(self, one: Submission) -> list[str]:
         """Return the last lines that a program has printed, without blank lines."""
-        path = self.pool.log_path(one.run.id, 0)
-        if path is None:
-            return []
-        with contextlib.suppress(OSError), open(path, "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-            return [line.strip() for line in lines if line.strip()]
-        return []
+        return last_lines(self.pool.log_path(one.run.id, 0))
 
     def end(self, ending: Iterable[Submission], grace_s: float) -> None:
         """End programs (ask, wait, terminate their work on the device, kill).
@@ -179,22 +187,20 @@ class PoolSubmissions:
         for event in self.pool.poll():
             one = self._known.get(getattr(event, "run", ""))
             if one is not None:
-                self._note(one, event)
+                one.note(event)
+                if isinstance(event, events.StopDecided):
+                    self.pool.stop(one.run.id, 0.0)
 
-    def _note(self, one: Submission, event: events.AnyEvent) -> None:
-        match event:
-            case events.RankStarted():
-                one.pid = event.pid
-            case events.RankReady():
-                one.ready = True
-            case events.StopDecided():
-                one.stopped = event.reason
-                self.pool.stop(one.run.id, 0.0)
-            case events.RankEnded():
-                one.status = event.status
-                one.over = one.stopped or ended(event.status)
-            case events.RankRefused() | events.RankGone():
-                one.over = one.stopped or event.reason
+
+def last_lines(path: str | None) -> list[str]:
+    """Return the last lines of a log, without blank lines; empty if there is none."""
+    if path is None:
+        return []
+    with contextlib.suppress(OSError), open(path, "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    return []
 
 
 def ended(status: int) -> str:
@@ -207,7 +213,8 @@ def ended(status: int) -> str:
         return f"ended by signal {-status}"
 
 
-def _me() -> Owner:
+def own_user() -> Owner:
+    """Return the user of this process."""
     uid = os.geteuid()
     try:
         name = pwd.getpwuid(uid).pw_name

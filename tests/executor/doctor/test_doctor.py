@@ -81,7 +81,10 @@ def test_without_a_driver_the_next_step_is_printed(tmp_path):
 @pytest.mark.parametrize(
     ("package", "remedy"),
     [
-        ("dovetail", "dovetail doctor --splits --python FILE"),
+        (
+            "dovetail",
+            "dovetail serve does so on an idle GPU; or now: dovetail doctor --splits --python FILE",
+        ),
         (
             "another",
             "shares are measured by the part measuring of Dovetail, which is not installed",

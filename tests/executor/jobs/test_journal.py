@@ -165,6 +165,11 @@ class TestKeeping:
                 slowdown=4 / 3,
             ),
             events.LibrarySeen(at_s=15.2, uid=0, workload="w", library="130100"),
+            events.MeasuringBegun(
+                at_s=15.3, run="shares-9.1", gpu="g0", gpu_model="m", library="130100", share=50
+            ),
+            events.MeasuringStopped(at_s=15.4, run="shares-9.1", reason="r"),
+            events.MeasuringEnded(at_s=15.5, run="shares-9.1", outcome="stopped", reason="r"),
             events.Recorded(at_s=16.0, sequence=3),
             events.DeviceSick(at_s=17.0, gpu="g0", reason="r"),
             events.DeviceHealed(at_s=18.0, gpu="g0"),

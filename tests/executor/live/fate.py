@@ -136,6 +136,19 @@ def _library_seen(machine, rng):
     return events.LibrarySeen, {"uid": uid, "workload": "vision", "library": library}
 
 
+def _measuring(machine, rng):
+    """Return mostly the next step of measuring a share."""
+    present = machine.shares.present
+    run = present.run if present is not None and rng.random() < 0.9 else "shares-1.1"
+    if present is None or rng.random() < 0.1:
+        of_device = {"gpu": rng.choice(GPUS), "gpu_model": "test", "library": "130100", "share": 50}
+        return events.MeasuringBegun, {"run": f"shares-{machine.sequence + 1}.1", **of_device}
+    if rng.random() < 0.4:
+        return events.MeasuringStopped, {"run": run, "reason": "j1 can start there"}
+    outcome = rng.choice(["right", "wrong", "stopped", "failed"])
+    return events.MeasuringEnded, {"run": run, "outcome": outcome, "reason": "r"}
+
+
 def _recorded(machine, rng):
     return events.Recorded, {"sequence": max(0, machine.sequence - rng.randrange(9))}
 
@@ -208,6 +221,7 @@ _FATES = (
     (_measured, 0.5),
     (_separated, 0.5),
     (_library_seen, 0.2),
+    (_measuring, 0.6),
     (_recorded, 0.5),
     (_drained, 0.5),
     (_sick, 0.3),

@@ -51,7 +51,7 @@ def make(tmp_path):
     def new(options=""):
         for old in pools:
             old.pool.close()
-        pools.append(Watched(CpuPool(tmp_path / "state", *cpu_options(options))))
+        pools.append(Watched(CpuPool(tmp_path / "state", *cpu_options(options)[:3])))
         return pools[-1]
 
     with cleared(tmp_path / "state"):
@@ -90,9 +90,13 @@ class TestDevices:
         [
             ("devices=0", "--pool: devices must be a whole number >= 1, got '0'"),
             ("devices=x", "--pool: devices must be a whole number >= 1, got 'x'"),
-            ("cores=2", "--pool: must be one of cores_per_device, devices, shares, got 'cores'"),
+            (
+                "cores=2",
+                "--pool: must be one of cores_per_device, devices, shares, gate, got 'cores'",
+            ),
             ("shares=some", "--pool: shares must be quota, affinity or none, got 'some'"),
             ("shares=affinity", "--pool: shares must not be affinity if a device is one core"),
+            ("gate=real", "--pool: gate must be made-up, got 'real'"),
             (
                 "devices=4000",
                 f"--pool: must take at most the {len(CORES)} cores that may be used, "
