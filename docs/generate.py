@@ -245,8 +245,10 @@ def workloads_table() -> str:
             if isinstance(each, ast.FunctionDef) and each.name == name
         ]
         does, bounded, size = (" ".join(part.split()) for part in texts[0].split("\n\n"))
-        rows.append(f"| `{name}` | {does} {bounded} | {size.removeprefix('Full size: ')} |")
-    head = ["| name | does | full size, memory |", "|---|---|---|"]
+        launches = f"{workloads.LAUNCHES[name]:,}" if name in workloads.LAUNCHES else "not counted"
+        size = size.removeprefix("Full size: ")
+        rows.append(f"| `{name}` | {does} {bounded} | {size} | {launches} |")
+    head = ["| name | does | full size, memory | kernels an iteration |", "|---|---|---|--:|"]
     return "\n".join([*head, *rows])
 
 

@@ -321,6 +321,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "metrics": "Activity of the whole GPU: means of readings of a second.",
         "metrics_variance": "Variances of these readings.",
         "metrics_source": "Source of the metrics.",
+        "kernels": "Kernels of the workload, profiled after the window: once, alone and uncapped.",
+        "kernels_lack": "Why they could not be profiled.",
         "clock_mhz": "Clock of the SMs, read each second, MHz.",
         "temperature_c": "Temperature of the GPU, read each second, degrees Celsius.",
         "throttled": "Reasons for lowered clocks.",
@@ -336,6 +338,13 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "latency": "Absent for workloads that answer no requests.",
         "memory_mib": "Memory of the worker, MiB.",
         "sms": "SMs that the worker saw.",
+    },
+    results.ProfiledKernels: {
+        "profiler": "Which profiler.",
+        "launches": "Kernels an iteration.",
+        "metrics": "[Their metrics](datasets.md#columns-of-profiles), but `kernels_s`.",
+        "iterations": "Iterations that were profiled.",
+        "cost_s": "Seconds that profiling took, after the window.",
     },
     results.Latency: {
         "p50_s": "Median, s.",

@@ -168,7 +168,7 @@ def blocks_that_fit(kernels: KernelRecords, limits: SmLimits) -> _Numbers:
     per_part = np.floor(limits.registers / limits.partitions / np.maximum(per_warp, 1))
     unit = limits.shared_unit_bytes
     shared = np.ceil((kernels.block_shared_bytes + limits.reserved_bytes) / unit) * unit
-    fit = np.minimum.reduce(
+    fit: _Numbers = np.minimum.reduce(
         (
             np.full(len(warps), float(limits.blocks)),
             np.floor(limits.warps / warps),

@@ -79,6 +79,7 @@ MEASURE: Final = Command(
             "start nothing that would end later; exit status 3 if experiments are left",
             _minutes,
         ),
+        option("--no-kernels", "do not profile the kernels of workloads alone, which a GPU allows"),
         option("--dry-run", "measure nothing; print what would be measured"),
         option("--verbose", "print a line for each result on standard error"),
     ),

@@ -117,7 +117,9 @@ def measure(options: Namespace) -> int:
             until_s = begun_s + given_s - min(END_MOST_S, END_PART * given_s)
         part = campaign.replace(stages=campaign.stages[: options.stages])
         try:
-            left = Runner(part, ledger, device, workers, until_s, listener).run()
+            kernels = device.has_kernels and not options.no_kernels
+            runner = Runner(part, ledger, device, workers, until_s, listener, kernels=kernels)
+            left = runner.run()
         except KeyboardInterrupt:
             print("dovetail: interrupted: the same command continues from here", file=sys.stderr)
             return INTERRUPTED
@@ -338,6 +340,8 @@ def _print_left(options: Namespace, left: Sequence[Experiment]) -> None:
         value = getattr(options, name)
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if options.no_kernels:
+        words.append("--no-kernels")
     line = f"time is up: {number(len(left), 'experiment')} left; continue with {shlex.join(words)}"
     print(f"dovetail: {line}", file=sys.stderr)
 
@@ -388,4 +392,12 @@ def _line(result: ExperimentResult) -> str:
     errors = max(pace.relative_error for pace in result.paces)
     power = "" if result.power_w is None else f", {result.power_w:.0f} W"
     disturbed = ", disturbed" if result.disturbed_by else ""
-    return f"{result.key}: {rates} (+-{errors:.1%}) in {result.window_s:.1f} s{power}{disturbed}"
+    took = f"in {result.window_s:.1f} s{power}{disturbed}{_kernels_text(result)}"
+    return f"{result.key}: {rates} (+-{errors:.1%}) {took}"
+
+
+def _kernels_text(result: ExperimentResult) -> str:
+    if result.kernels is None:
+        return f", kernels: {result.kernels_lack}" if result.kernels_lack else ""
+    launches, cost_s = result.kernels.launches, result.kernels.cost_s
+    return f", {launches:.4g} kernels an iteration (profiled in {cost_s:.1f} s)"

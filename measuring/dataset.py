@@ -18,7 +18,8 @@ from dovetail.instances.instance import SharingMode
 from dovetail.instances.raw_files import FilePath
 from dovetail.measuring.campaign import Mode
 from dovetail.measuring.ledger import Contents, read_ledger, standing
-from dovetail.measuring.results import ExperimentResult, Throughput
+from dovetail.measuring.results import ExperimentResult, ProfiledKernels, Throughput
+from dovetail.measuring.workloads import LAUNCHES
 
 _SHARING: Final[Mapping[Mode, SharingMode]] = {"mps": "mps", "time-sliced": "time_sliced"}
 
@@ -66,10 +67,12 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
     alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
     of latency. If a worker starved, slowdowns are lower bounds, from the most that each can have
     done. A workload is the same alone under MPS and without it, so a time-sliced profile is left
-    out where there is one under MPS.
+    out where there is one under MPS. A workload's kernels, profiled once or counted, describe it in
+    all profiles without a share.
     """
     results = standing(contents.results).values()
     alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
+    kernels = {one.workloads[0]: one.kernels for one in contents.results if one.kernels}
     profiles: list[SoloProfile] = []
     measurements: list[Measurement] = []
     left_out: list[LeftOut] = []
@@ -79,7 +82,7 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
             if why:
                 left_out.append(LeftOut(key=one.key, why=why))
             elif len(one.workloads) == 1:
-                profiles.append(_profile(contents, one))
+                profiles.append(_profile(contents, one, kernels.get(one.workloads[0])))
             else:
                 measurements.append(_measurement(contents, one, alone, tails_s))
         except InputError as error:
@@ -149,7 +152,7 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
     return ""
 
 
-def _conditions(contents: Contents, one: ExperimentResult) -> dict[str, object]:
+def _conditions(contents: Contents, one: ExperimentResult, kernels: str = "") -> dict[str, object]:
     """Return the fields that profiles and measurements have in common."""
     machine = contents.machine
     # Figures of a stand-in say so in every row.
@@ -157,6 +160,7 @@ def _conditions(contents: Contents, one: ExperimentResult) -> dict[str, object]:
         f"dovetail measure: {machine.campaign}",
         f"NO GPU: {machine.stand_in}" if machine.stand_in else "",
         f"metrics: {one.metrics_source}" if one.metrics and one.metrics_source else "",
+        f"kernels: {kernels}" if kernels else "",
     )
     return {
         "gpu_model": machine.gpu_model,
@@ -168,8 +172,11 @@ def _conditions(contents: Contents, one: ExperimentResult) -> dict[str, object]:
     }
 
 
-def _profile(contents: Contents, one: ExperimentResult) -> SoloProfile:
+def _profile(
+    contents: Contents, one: ExperimentResult, kernels: ProfiledKernels | None
+) -> SoloProfile:
     (pace,), name = one.paces or (), one.workloads[0]
+    described, kernels_source = _kernels(contents, one, pace.iterations_s, kernels)
     own = contents.campaign.own.get(name)
     family = one.families[0] if one.families else None
     return SoloProfile.from_data(
@@ -178,14 +185,33 @@ def _profile(contents: Contents, one: ExperimentResult) -> SoloProfile:
             "share": one.shares[0],
             "family": (own and own.family) or family,
             "batch_size": one.batch_sizes[0] if one.batch_sizes else None,
-            "metrics": dict(one.metrics),
+            "metrics": {**one.metrics, **described},
             "metrics_variance": dict(one.metrics_variance),
             "throughput": pace.iterations_s,
             "memory_mib": pace.memory_mib,
             "latency_p99_s": pace.p99_s or None,
-            **_conditions(contents, one),
+            **_conditions(contents, one, kernels_source),
         }
     )
+
+
+def _kernels(
+    contents: Contents,
+    one: ExperimentResult,
+    iterations_s: float,
+    profiled: ProfiledKernels | None,
+) -> tuple[dict[str, float], str]:
+    """Return the metrics of a workload's kernels, and where they are from."""
+    name = one.workloads[0]
+    if one.shares[0] is not None:
+        return {}, ""
+    if profiled is not None:
+        metrics = {**profiled.metrics, "kernels_s": profiled.launches * iterations_s}
+        return metrics, profiled.profiler
+    shipped = name in LAUNCHES and name not in contents.campaign.own
+    if shipped and contents.campaign.size == "full" and not contents.machine.stand_in:
+        return {"kernels_s": LAUNCHES[name] * iterations_s}, "counted"
+    return {}, ""
 
 
 def _measurement(

@@ -46,11 +46,14 @@ class Device:
     ----------
     env : mapping of str to str
         Environment variables of workers, in addition to those of this process.
+    has_kernels : bool
+        Whether a profiler can record the kernels of its workers.
     submissions : PoolSubmissions
         Starts programs on the pool.
     """
 
     env: Mapping[str, str] = MappingProxyType({})
+    has_kernels = False
 
     def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
         self.gpu, self.facts = gpu, facts

@@ -56,6 +56,8 @@ class GpuDevice(Device):
         If others use the GPU, or it is partitioned by MIG.
     """
 
+    has_kernels = True
+
     def __init__(
         self,
         directory: Path,

@@ -80,9 +80,24 @@ class Throughput(Record):
         return self.latency.p99_s if self.latency else None
 
 
+class ProfiledKernels(Record):
+    """What a workload launched under a profiler, alone, after its window.
+
+    ``launches`` is the number of kernels an iteration, ``metrics`` describes them, and ``cost_s``
+    is what profiling took.
+    """
+
+    profiler: Name
+    launches: Positive
+    metrics: FrozenMapping[MetricName, NonNegative]
+    iterations: Amount
+    cost_s: NonNegative
+
+
 class ExperimentResult(Record):
     """Outcome of one experiment, and the device during its window.
 
+    ``kernels`` were profiled after the window, or ``kernels_lack`` says why they could not be.
     ``starved``: a worker did too little for a throughput in the longest window; its rate is only
     known to be below ``most_iterations_s``.
     """
@@ -106,6 +121,8 @@ class ExperimentResult(Record):
     metrics: FrozenMapping[MetricName, NonNegative] = Field({})
     metrics_variance: FrozenMapping[MetricName, Variance] = Field({})
     metrics_source: str = ""
+    kernels: ProfiledKernels | None = None
+    kernels_lack: str = ""
     clock_mhz: NonNegative | None = None
     temperature_c: NonNegative | None = None
     throttled: tuple[Name, ...] = ()

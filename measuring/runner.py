@@ -8,9 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.measuring.campaign import Campaign, Experiment, experiments, workers_needed
+from dovetail.measuring.campaign import (
+    Campaign,
+    Experiment,
+    WorkerSeat,
+    experiments,
+    workers_needed,
+)
 from dovetail.measuring.device import Device
 from dovetail.measuring.ledger import Ledger, settled, standing, today
+from dovetail.measuring.profiled import profiled
 from dovetail.measuring.results import ExperimentResult
 from dovetail.measuring.windows import LEAST, Steps, is_over, most_pace, pace
 from dovetail.measuring.worker import Failure, Worker
@@ -18,6 +25,9 @@ from dovetail.measuring.worker_pool import WorkerPool
 
 START_S: Final = 10.0
 """Assumed duration of a start until one has been observed."""
+
+PROFILE_USUAL_S: Final = 10.0
+"""What profiling kernels takes at most, as a rule."""
 
 _LOOK_S: Final = 0.1
 _READ_S: Final = 0.5
@@ -54,6 +64,8 @@ class Runner:
         Deadline in seconds of the monotonic clock: nothing begins that might not end by then.
     listener : ProgressListener
         Receives the progress.
+    kernels : bool
+        Whether the kernels of each workload are profiled once, after a window alone.
     """
 
     def __init__(
@@ -64,7 +76,10 @@ class Runner:
         workers: WorkerPool,
         until_s: float,
         listener: ProgressListener,
+        *,
+        kernels: bool = False,
     ) -> None:
+        self._kernels = kernels
         self._campaign, self._ledger = campaign, ledger
         self._device, self._workers = device, workers
         self._until_s, self._listener = until_s, listener
@@ -178,6 +193,8 @@ class Runner:
             return None
         else:
             found = self._window(workers)
+            if self._wants_kernels(experiment, found):
+                found |= self._profiled(workers[0])
         ready = [one.ready if isinstance(one, Worker) else None for one in taken]
         found["families"] = tuple(one and one.get("family") for one in ready)
         found["batch_sizes"] = tuple(one and one.get("batch_size") for one in ready)
@@ -186,6 +203,24 @@ class Runner:
         except InputError as error:  # the device reported impossible values
             reason = {"status": "failed", "reason": str(error)}
             return _result(experiment, reason, residents)
+
+    def _wants_kernels(self, experiment: Experiment, found: _Found) -> bool:
+        """Return whether to profile a workload: alone and uncapped, not profiled yet, with time."""
+        name = experiment.seats[0].workload
+        alone = experiment.seats == (WorkerSeat(name, experiment.seats[0].mode),)
+        sound = found["status"] == "ok" and not found["disturbed_by"]
+        tried = any(
+            one.workloads == (name,) and (one.kernels or one.kernels_lack)
+            for one in self._ledger.results
+        )
+        in_time = time.monotonic() + PROFILE_USUAL_S <= self._until_s
+        return self._kernels and alone and sound and not tried and in_time
+
+    def _profiled(self, worker: Worker) -> _Found:
+        if not worker.idle:  # it did not stop, and has been ended
+            return {}
+        kernels = profiled(worker, self._workers)
+        return {"kernels_lack": kernels} if isinstance(kernels, str) else {"kernels": kernels}
 
     def _window(self, workers: Sequence[Worker]) -> _Found:
         """Run workers, and measure once they have settled."""

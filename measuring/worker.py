@@ -50,6 +50,8 @@ class Worker:
         Its ``ready`` event, once received.
     memory_mib : float or None
         The last memory that it reported.
+    profiled : mapping or None
+        Its ``profiled`` event, once received.
     """
 
     def __init__(self, seat: WorkerSeat, submissions: PoolSubmissions) -> None:
@@ -59,6 +61,7 @@ class Worker:
         self.ready: Event | None = None
         self.ready_after_s = 0.0
         self.memory_mib: float | None = None
+        self.profiled: Event | None = None
         self._stopped = True
         self._failure: Failure | None = None
         self._events: list[Steps | Answered] = []
@@ -100,6 +103,15 @@ class Worker:
         """Command it to stop; it is ``idle`` as soon as its device is."""
         self._send("stop")
 
+    def profile(self) -> str:
+        """Command it to iterate under a profiler; return the file for the trace.
+
+        ``profiled`` then says that it has written the file, or why not.
+        """
+        trace = f"{self._path}.json"
+        self._send("profile", trace=trace)
+        return trace
+
     def events(self) -> Events:
         """Return its measurements since ``run``."""
         with self._lock:
@@ -121,11 +133,11 @@ class Worker:
         self._failure = self._failure or Failure(why, text)
         self._submissions.wake()
 
-    def _send(self, command: str) -> None:
+    def _send(self, command: str, **facts: str) -> None:
         # A worker that has ended is noticed by its end.
         with contextlib.suppress(OSError):
             if self._connection is not None:
-                self._connection.sendall(json.dumps({"do": command}).encode() + b"\n")
+                self._connection.sendall(json.dumps({"do": command, **facts}).encode() + b"\n")
 
     def _listen(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError), listener:
@@ -154,6 +166,8 @@ class Worker:
                 self.ready = event
             case "stopped":
                 self._stopped = True
+            case "profiled":
+                self.profiled = event
             case "failed":
                 short = event.get("why") == "out-of-memory"
                 text = " ".join(str(event.get("text", "")).split())

@@ -44,5 +44,21 @@ MODULES: Final = MappingProxyType(
 BUILT_IN: Final = tuple(MODULES)
 """Names of the built-in workloads."""
 
+LAUNCHES: Final = MappingProxyType(
+    {
+        "burst": 245,
+        "convnet": 235,
+        "gemm": 8,
+        "gpt": 391,
+        "graph": 66,
+        "recommender": 55,
+        "stream": 20,
+        "tiny": 3000,
+        "transformer": 383,
+    }
+)
+"""Kernels that an iteration of full size launches on a GPU, as
+``benchmarks/measuring/count_launches.py`` counts them; it cannot count those of ``lstm``."""
+
 WORKER: Final = Path(__file__).with_name("worker.py")
 """The program that runs one workload, controlled by lines of JSON."""

@@ -7,8 +7,16 @@ import os
 import select
 import signal
 from types import FrameType
+from typing import NamedTuple
 
-RUN, STOP, QUIT = "run", "stop", "quit"
+RUN, STOP, PROFILE, QUIT = "run", "stop", "profile", "quit"
+
+
+class Command(NamedTuple):
+    """What to do; ``trace`` is the file that ``profile`` writes."""
+
+    do: str
+    trace: str = ""
 
 
 class Commands:
@@ -21,14 +29,14 @@ class Commands:
     def __init__(self, source: int = 0) -> None:
         self._source = source
         self._unread = b""
-        self._ending: str | None = None
+        self._ending: Command | None = None
         self._signalled, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _noted)
 
-    def next(self) -> str:
+    def next(self) -> Command:
         """Wait for the next command, and return it.
 
         Raises
@@ -36,7 +44,7 @@ class Commands:
         ValueError
             If a line is not a command.
         """
-        found, self._ending = self._ending or self._read(None) or QUIT, None
+        found, self._ending = self._ending or self._read(None) or Command(QUIT), None
         return found
 
     def end(self, within_s: float = 0) -> bool:
@@ -45,11 +53,11 @@ class Commands:
         ``next`` then returns the command that ends it.
         """
         self._ending = self._ending or self._read(within_s)
-        if self._ending == RUN:
-            raise ValueError("run was commanded during a run")
+        if self._ending is not None and self._ending.do in (RUN, PROFILE):
+            raise ValueError(f"{self._ending.do} was commanded during a run")
         return self._ending is not None
 
-    def _read(self, within_s: float | None) -> str | None:
+    def _read(self, within_s: float | None) -> Command | None:
         while b"\n" not in self._unread:
             wait_s = None if within_s is None else max(0.0, within_s)
             ready, _, _ = select.select([self._signalled, self._source], [], [], wait_s)
@@ -57,7 +65,7 @@ class Commands:
                 return None
             read = b"" if self._signalled in ready else os.read(self._source, 65536)
             if not read:
-                return QUIT
+                return Command(QUIT)
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         return _command(line)
@@ -67,11 +75,11 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """Do nothing: Python has already written to the wake-up pipe."""
 
 
-def _command(line: bytes) -> str:
+def _command(line: bytes) -> Command:
     try:
-        found = json.loads(line)["do"]
-    except (ValueError, TypeError, KeyError):
-        found = None
-    if found not in (RUN, STOP, QUIT):
+        found = Command(**json.loads(line))
+    except (ValueError, TypeError):
+        found = Command("")
+    if found.do not in (RUN, STOP, PROFILE, QUIT) or (found.do == PROFILE and not found.trace):
         raise ValueError(f"no command: {line.decode(errors='replace')!r}")
-    return str(found)
+    return found

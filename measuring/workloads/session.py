@@ -9,14 +9,15 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, NoReturn
 
-from .commands import QUIT, RUN, Commands
+from .commands import PROFILE, QUIT, RUN, Command, Commands
 from .devices import open_device
 from .loading import load
 from .loops import Report, as_requests_arrive, warm_up, without_pause
+from .profiling import profile
 
 LACKS_MEMORY = (
     "out of memory",
@@ -71,17 +72,27 @@ def serve(options: argparse.Namespace, report: Report) -> None:
             pid=os.getpid(),
             **device.about(),
         )
-        while (command := commands.next()) != QUIT:
-            if command == RUN and workload.gaps is not None:
+        while (command := commands.next()).do != QUIT:
+            if command.do == PROFILE:
+                report("profiled", **_profiled(partial(profile, step, device, chunk), command))
+            elif command.do == RUN and workload.gaps is not None:
                 gaps = workload.gaps(random.Random(options.seed), options.size)
                 as_requests_arrive(step, device, gaps, commands, report)
-            elif command == RUN:
+            elif command.do == RUN:
                 without_pause(step, device, chunk, commands, report)
             else:
                 report("stopped", memory_mib=device.memory_mib())
     finally:  # also after a failure: MPS does not survive every client that ends at work
         with contextlib.suppress(RuntimeError):
             device.idle()
+
+
+def _profiled(run: Callable[[str], dict[str, object]], command: Command) -> dict[str, object]:
+    """Profile, and return why not after a failure: the workload itself has been measured."""
+    try:
+        return run(command.trace)
+    except Exception as error:
+        return {"text": text(error)}
 
 
 def why(error: BaseException) -> str:

@@ -51,8 +51,8 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):  # a command that was never read
             self.process.stdin.close()
 
-    def tell(self, command):
-        self.process.stdin.write(json.dumps({"do": command}) + "\n")
+    def tell(self, command, **facts):
+        self.process.stdin.write(json.dumps({"do": command, **facts}) + "\n")
         self.process.stdin.flush()
 
     def event(self):

@@ -141,6 +141,40 @@ BROKEN = """
 """
 
 
+# In place of PyTorch: its profiler writes the trace of a file, which is in the shape of a GPU's.
+TORCH = {
+    "__init__.py": """
+        __version__ = "0"
+
+        def set_num_threads(number):
+            pass
+
+        class backends:
+            class cudnn:
+                benchmark = False
+    """,
+    "profiler.py": """
+        import pathlib, shutil
+
+        class ProfilerActivity:
+            CPU, CUDA = "cpu", "cuda"
+
+        class profile:
+            def __init__(self, activities):
+                assert activities == ["cpu"]
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                pass
+
+            def export_chrome_trace(self, path):
+                shutil.copy(pathlib.Path(__file__).with_name("trace.json"), path)
+    """,
+}
+
+
 def write(folder, **programs):
     """Write programs, and return the campaign's list of workloads."""
     for name, text in programs.items():
@@ -181,14 +215,14 @@ def a_campaign(workloads, *stages, **fields):
 class Sitting:
     """A ledger, a worker pool and a runner, opened to measure a campaign."""
 
-    def __init__(self, device, of, ledger, workers, until_s):
+    def __init__(self, device, of, ledger, workers, until_s, kernels):
         self.heard, self.workers, self.ledger = Heard(), workers, ledger
-        self.runner = Runner(of, ledger, device, workers, until_s, self.heard)
+        self.runner = Runner(of, ledger, device, workers, until_s, self.heard, kernels=kernels)
 
 
 @contextmanager
-def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY):
+def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY, kernels=False):
     """Open all parts, and remove everything at the end."""
     with Ledger(folder) as ledger, WorkerPool(device, command, limits) as workers:
         ledger.begin(machine(of), of)
-        yield Sitting(device, of, ledger, workers, until_s)
+        yield Sitting(device, of, ledger, workers, until_s, kernels)

@@ -25,13 +25,13 @@ def pipe():
 def test_commands_come_in_their_order(pipe):
     commands = Commands(pipe[0])
     print('{"do": "run"}\n{"do": "st', end="", file=pipe[1], flush=True)
-    assert commands.next() == "run"
+    assert commands.next().do == "run"
     assert not commands.end()
     print('op"}\n{"do": "quit"}', file=pipe[1])
     assert commands.end()
     assert commands.end()
-    assert commands.next() == "stop"
-    assert commands.next() == "quit"
+    assert commands.next().do == "stop"
+    assert commands.next().do == "quit"
     pipe[1].close()
 
 
@@ -46,7 +46,7 @@ def test_the_end_of_input_is_quit(pipe):
     commands = Commands(pipe[0])
     pipe[1].close()
     assert commands.end()
-    assert commands.next() == "quit"
+    assert commands.next().do == "quit"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -54,7 +54,7 @@ def test_a_signal_is_quit(pipe, number):
     commands = Commands(pipe[0])
     os.kill(os.getpid(), number)
     assert commands.end()
-    assert commands.next() == "quit"
+    assert commands.next().do == "quit"
     pipe[1].close()
 
 
@@ -70,7 +70,7 @@ def test_an_unknown_command_is_reported(pipe, line):
 def test_a_run_while_it_runs_is_reported(pipe):
     commands = Commands(pipe[0])
     print('{"do": "run"}\n{"do": "run"}', file=pipe[1])
-    assert commands.next() == "run"
+    assert commands.next().do == "run"
     with pytest.raises(ValueError, match="run was commanded during a run"):
         commands.end()
     pipe[1].close()

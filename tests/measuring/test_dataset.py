@@ -233,3 +233,41 @@ def test_a_folder_without_results_yet_is_an_empty_data_set(tmp_path):
         ledger.begin(machine(of), of)
     write_tables(tmp_path)
     assert not read_dataset(tmp_path).profiles
+
+
+KERNELS = {
+    "profiler": "torch.profiler",
+    "launches": 4.0,
+    "metrics": {"kernel_mean_s": 1e-5, "kernel_full": 0.25},
+    "iterations": 10,
+    "cost_s": 2.5,
+}
+
+
+def test_kernels_that_were_profiled_once_describe_all_profiles_without_a_share():
+    capped = result([WorkerSeat("conv", "mps", 50)], [0.05])
+    first = result(["conv"], [0.02], kernels=KERNELS)
+    data, _ = found(first, result(["conv"], [0.04], repeat=1), capped)
+    described = [one.metrics and one.metrics.to_data() for one in data.profiles]
+    rest = KERNELS["metrics"]
+    assert described == [
+        {"kernels_s": pytest.approx(200.0), **rest},  # 4 / 0.02 s
+        {"kernels_s": pytest.approx(100.0), **rest},
+        None,
+    ]
+    assert data.profiles[1].source == "dovetail measure: first; kernels: torch.profiler"
+
+
+def test_without_a_profiler_the_counts_of_built_in_workloads_give_kernels_a_second():
+    of = campaign(workloads=["gemm", {"name": "stream", "program": "stream.py"}])
+    results = (result(["gemm"], [0.01]), result(["stream"], [0.01]))
+    data = measured_data(Contents((machine(campaign()),), of, results), "lab").data
+    gemm, stream = data.profiles
+    assert gemm.metrics.to_data() == {"kernels_s": pytest.approx(800.0)}
+    assert gemm.source == "dovetail measure: first; kernels: counted"
+    assert stream.metrics is None  # a program of the user's own
+    tiny = of.replace(size="tiny")
+    small = measured_data(Contents((machine(campaign()),), tiny, results), "lab").data
+    assert small.profiles[0].metrics is None
+    core = machine(campaign(), stand_in="a core")
+    assert measured_data(Contents((core,), of, results), "lab").data.profiles[0].metrics is None

@@ -228,3 +228,43 @@ def test_what_says_something_else(said):
 def test_memory_that_python_lacks():
     assert why(MemoryError()) == "out-of-memory"
     assert text(MemoryError()) == "MemoryError"
+
+
+@needs_torch
+def test_kernels_are_profiled_into_the_file_that_is_named(tmp_path):
+    trace = tmp_path / "trace.json"
+    with Worker("gemm", python=WITH_TORCH) as worker:
+        chunk = worker.event()["chunk"]
+        worker.run(2)
+        worker.tell("profile", trace=str(trace))
+        found = worker.event()
+        again = worker.run(2)
+        worker.tell("quit")
+        assert worker.end()[0] == 0
+    assert found["event"] == "profiled"
+    assert found["iterations"] % chunk == 0
+    assert found["iterations"] > 0
+    assert found["cost_s"] > 0
+    assert "traceEvents" in trace.read_text()
+    assert again[-1]["event"] == "stopped"
+
+
+def test_without_pytorch_nothing_is_profiled(own):
+    with Worker(own()) as worker:
+        worker.event()
+        worker.tell("profile", trace="t.json")
+        assert worker.event() == {"event": "profiled", "text": "needs PyTorch"}
+        worker.tell("quit")
+        assert worker.end() == (0, "")
+
+
+def test_profile_needs_a_file_and_an_idle_worker(own):
+    with Worker(own()) as worker:
+        worker.event()
+        worker.tell("profile")
+        assert "no command" in worker.event()["text"]
+    with Worker(own()) as worker:
+        worker.event()
+        worker.tell("run")
+        worker.tell("profile", trace="t.json")
+        assert "profile was commanded during a run" in worker.until("failed")[-1]["text"]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.measuring.workloads import BUILT_IN, MODULES, WORKER
+from dovetail.measuring.workloads import BUILT_IN, LAUNCHES, MODULES, WORKER
 from dovetail.measuring.workloads.loading import WorkloadError, load
 from tests.executor.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON, needs_torch
 
 PROGRAM = Path(__file__).with_name("built_in.py")
+COUNT = Path(__file__).parents[2] / "benchmarks" / "measuring" / "count_launches.py"
 FILES = sorted(WORKER.parent.glob("*.py"))
 
 TRAINED = ("convnet", "transformer", "gpt", "lstm", "recommender", "graph")
@@ -49,6 +50,18 @@ def test_its_tiny_form_takes_milliseconds(computed, name):
 def test_its_loss_falls_when_it_learns(computed, name):
     before, after = computed["learnt"][name]
     assert after < before
+
+
+@needs_torch
+def test_its_launches_are_those_that_are_counted():
+    done = subprocess.run(
+        [TORCH_PYTHON, COUNT], capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)
+    assert set(counted) == set(LAUNCHES) == set(BUILT_IN) - {"lstm"}
+    # versions of PyTorch differ in a few operators
+    assert counted == pytest.approx(dict(LAUNCHES), rel=0.05)
 
 
 @needs_torch
