@@ -6,14 +6,7 @@ from argparse import ArgumentTypeError
 from typing import Final
 
 from dovetail.toolkit.commands import DATA, SEED, Addition, Command, argument, option
-from dovetail.toolkit.values import finite, whole
-
-
-def _shares(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
-        raise ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
-    return tuple(dict.fromkeys(map(int, parts)))
+from dovetail.toolkit.values import finite, shares, whole
 
 
 def _device(text: str) -> str:
@@ -38,7 +31,7 @@ DOCTOR: Final = Addition(
         option(
             "--shares P,...",
             "with --splits, --sms: only these (default: every fifth, each per cent)",
-            _shares,
+            shares,
         ),
         option("--again", "with --splits: also shares that were measured before"),
     ),

@@ -16,7 +16,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.raw_files import write_text
 from dovetail.planning import tables
 from dovetail.planning.wording import so_far
-from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.predicting.filling import with_predictions
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.commands import INTERRUPTED, given
 from dovetail.toolkit.inputs import instance_with, naming
@@ -51,9 +51,7 @@ def plan(options: Namespace) -> int:
     if options.write_model:
         require_pulp("--write-model")
     instance = instance_with(options.instance, options.slowdowns)
-    predictor = predictor_of(options)
-    if predictor is not None:
-        instance = predicted(options, instance, predictor)
+    instance = with_predictions(options, instance)
     objective = _objective(options.objective)
     _compile_once(instance, options.solver)
     clock = InterruptibleClock()

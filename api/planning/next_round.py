@@ -13,7 +13,7 @@ from dovetail.instances.files import is_yaml, parse_instance, read_plan, write_d
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Plan
 from dovetail.instances.raw_files import read_text, write_text
-from dovetail.predicting.filling import predicted, predictor_of
+from dovetail.predicting.filling import with_predictions
 from dovetail.toolkit.inputs import named_text, naming, with_slowdowns
 from dovetail.toolkit.outputs import require_separate
 
@@ -52,9 +52,7 @@ def _listed(path: str | None) -> list[str]:
 
 def _as_planned(options: Namespace, instance: Instance) -> Instance:
     """Return the instance with the measured and predicted slowdowns that the plan used."""
-    predictor = predictor_of(options)
-    instance = with_slowdowns(instance, options.slowdowns)
-    return predicted(options, instance, predictor) if predictor else instance
+    return with_predictions(options, with_slowdowns(instance, options.slowdowns))
 
 
 def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None:

@@ -15,7 +15,7 @@ from dovetail.toolkit.commands import (
     argument,
     option,
 )
-from dovetail.toolkit.values import confidence, pair
+from dovetail.toolkit.values import confidence, pair, shares
 
 PREDICTION: Final = (
     option("--predictor P", "fill in unknown slowdowns with this predictor: analytic"),
@@ -33,6 +33,11 @@ PREDICTION: Final = (
         repeated=True,
     ),
     option("--measured", "with --model: predict only workloads measured together, at those shares"),
+    option(
+        "--shares P,...",
+        "with a predictor: allow these SM shares, in per cent, besides those in cluster.shares",
+        shares,
+    ),
 )
 
 _MODEL = argument("MODEL", "model file")

@@ -6,13 +6,14 @@ import math
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
+from dovetail.instances.shares import caps_of
 from dovetail.toolkit.inputs import instance_with
 from dovetail.toolkit.outputs import require_separate, write_made
 from dovetail.toolkit.wording import number
@@ -55,6 +56,16 @@ def predictor_of(options: Namespace) -> str | Predictor | None:
     return replace(model, measured_only=options.measured)
 
 
+def with_predictions(options: Namespace, instance: Instance) -> Instance:
+    """Return the instance with the predictions that the options ask for, if any."""
+    predictor = predictor_of(options)
+    if predictor is not None:
+        return predicted(options, instance, predictor)
+    if options.shares:
+        raise InputError("--shares needs --predictor or --model")
+    return instance
+
+
 def predicted(
     options: Namespace,
     instance: Instance,
@@ -66,6 +77,7 @@ def predicted(
     """Fill in unknown slowdowns; report on standard error which stay unknown."""
     from dovetail.predictors.fill import predict as filled
 
+    instance = _sharing(instance, options.shares)
     try:
         made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
     except InputError as error:
@@ -82,6 +94,15 @@ def predicted(
     for doubt in _doubts(instance, made, predictor, mixed):
         print(f"dovetail: {doubt}", file=sys.stderr)
     return made
+
+
+def _sharing(instance: Instance, shares: Sequence[int] | None) -> Instance:
+    """Return the instance with more SM shares that jobs may have."""
+    cluster = instance.cluster
+    more = [share for share in shares or () if share not in cluster.shares]
+    if not more:
+        return instance
+    return instance.replace(cluster=cluster.replace(shares=(*cluster.shares, *more)))
 
 
 def _unknown(
@@ -111,7 +132,7 @@ def _unknown(
 def _doubts(
     instance: Instance, made: Instance, predictor: str | Predictor, mixed: bool
 ) -> Iterator[str]:
-    """Yield texts on assumptions, and on pairs that may not share for lack of a bound."""
+    """Yield texts on assumptions, and on pairs that may not share for lack of bounds or caps."""
     from dovetail.predictors.fill import assumed, in_doubt
 
     found = Counter(word for each in assumed(instance, predictor).values() for word in each)
@@ -126,3 +147,24 @@ def _doubts(
             "bound lets no job with a gSLA share; measured pairs or a model fitted on some "
             "(--model) do"
         )
+    apart = {} if caps_of(instance.cluster.shares) else _apart(instance, made)
+    if apart:
+        yield (
+            f"{number(len(apart), 'pair')} of workloads may break gSLAs without caps, by the upper "
+            "bounds: SM shares (--shares, or cluster.shares) may keep them"
+        )
+
+
+def _apart(instance: Instance, made: Instance) -> set[tuple[str, ...]]:
+    """Return the predicted pairs of which a bound is above every gSLA of jobs that run it."""
+    loosest: dict[str, float] = {}
+    for job in instance.jobs:
+        gsla = math.inf if job.gsla is None else job.gsla
+        loosest[job.workload] = max(gsla, loosest.get(job.workload, 1.0))
+    return {
+        tuple(sorted(entry.workloads))
+        for entry in made.slowdowns[len(instance.slowdowns) :]
+        if entry.pair is not None and entry.source != "measured" and IDLE not in entry.shares
+        for name, upper in zip(entry.workloads, entry.upper or (), strict=False)
+        if upper > loosest.get(name, math.inf)
+    }

@@ -72,6 +72,14 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, found)))
 
 
+def shares(text: str) -> tuple[int, ...]:
+    """Return SM shares in per cent, written with commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
 def pair(shape: str, value: str = ".+") -> Callable[[str], tuple[str, str]]:
     """Return a reader of ``NAME=VALUE``, described by ``shape``, with a value of this pattern."""
 

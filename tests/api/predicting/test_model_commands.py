@@ -7,8 +7,10 @@ import pytest
 
 from dovetail.instances.files import read_instance, write_instance
 from dovetail.predictors.model_file import save_model
+from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.training import fit
-from tests.predictors.fitted import Margin, register, simple
+from tests.predictors.fitted import Margin, linear, member, register, simple
+from tests.predictors.fitted import fit as fit_of
 from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_fill_fitted import SM, instance
 
@@ -81,6 +83,41 @@ def test_a_higher_confidence_keeps_gslas_more_strictly(run, files, tmp_path):
 
     # The bound of b is 1.52 + 0.1 * confidence.
     assert (placed(0.7), placed(0.9)) == (2, 1)
+
+
+def test_shares_that_the_cluster_does_not_list_may_be_allowed(run, tmp_path, monkeypatch):
+    register(monkeypatch)
+    # Bounds without caps: 1.68 and 1.71; at 30/70 1.33 and 1.56, at 70/30 1.53 and 1.36.
+    data = instance("ab").to_data()
+    data["cluster"]["nodes"][0]["gpu_count"] = 1
+    for job in data["jobs"]:
+        job["gsla"] = 1.57
+    problem, model = tmp_path / "tight.json", tmp_path / "splits.dovetail"
+    problem.write_text(json.dumps(data))
+    of_share = member(linear((0.1, 0.2), (0.5, 0.0)), "sm_active", "share")
+    one = fit_of(of_share, bound=Margin(), splits=BOTH)
+    save_model(TrainedPredictor({"V100": one}, confidence=0.9), model)
+    status, out, err = run("plan", problem, "--model", model, "--json")
+    assert status == 0
+    assert len(json.loads(out)["assignments"]) == 1
+    assert err == (
+        "dovetail: 1 pair of workloads may break gSLAs without caps, by the upper bounds: SM "
+        "shares (--shares, or cluster.shares) may keep them\n"
+    )
+    given = ("--model", model, "--shares", "30, 70", "--json")
+    status, out, err = run("plan", problem, *given)
+    assert (status, err) == (0, "")
+    assert sorted(row["share"][0] for row in json.loads(out)["assignments"]) == [30, 70]
+    plan, later = tmp_path / "plan.json", tmp_path / "later.json"
+    plan.write_text(out)
+    status, _, err = run("next", problem, plan, *given[:-1], "-o", later)
+    assert (status, err) == (0, "")
+    assert {tuple(job["share"]) for job in json.loads(later.read_text())["jobs"]} == {(30,), (70,)}
+    for options in (("--shares", "30"), ("--shares", "0", "--model", model)):
+        status, out, err = run("plan", problem, *options)
+        assert (status, out) == (2, "")
+        rule = "--shares needs --predictor or --model", "must be whole numbers from 1 to 100, got"
+        assert any(words in err for words in rule)
 
 
 def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
