@@ -1,4 +1,4 @@
-"""Traces shipped with the package, each with a world for it. All are synthetic."""
+"""Traces shipped with the package, each with a world for it. All jobs are synthetic."""
 
 from __future__ import annotations
 
