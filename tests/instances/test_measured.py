@@ -11,16 +11,6 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.traces.library import trace_names
 
 H200 = "library:h200-2026-11"
-KERNELS = {
-    "transformer": 385,
-    "gpt": 393,
-    "burst": 247,
-    "convnet": 238,
-    "recommender": 61,
-    "stream": 20,
-    "gemm": 8,
-}
-"""Kernels of an iteration, counted without a GPU."""
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +68,11 @@ def test_solos_are_what_the_windows_say(data, windows):
         assert profile.power_w == one["power_w"]
 
 
-def test_kernels_are_counted_launches_at_the_measured_rate(data):
-    assert {p.workload for p in data.profiles if p.metrics.kernels_s} == set(KERNELS)
-    for profile in data.profiles:
-        if count := KERNELS.get(profile.workload):
-            metrics = profile.metrics
-            assert metrics.kernels_s == pytest.approx(count * profile.throughput, rel=1e-5)
-            busy = metrics.kernels_s * metrics.kernel_mean_s
-            assert busy == pytest.approx(metrics.graphics_active, rel=1e-5)
+def test_kernels_fill_the_time_in_which_the_gpu_had_work(data):
+    counted = [p.metrics for p in data.profiles if p.workload != "lstm"]
+    for metrics in counted:
+        busy = metrics.kernels_s * metrics.kernel_mean_s
+        assert busy == pytest.approx(metrics.graphics_active, rel=1e-5)
 
 
 def test_slowdowns_and_bounds_are_what_the_windows_say(data, windows):
