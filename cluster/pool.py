@@ -251,6 +251,8 @@ class NodesPool:
         """Return why runs of one user, or of two, may never share a device; None: they may."""
         with self._lock:
             facts = [remote.facts for remote in self._remotes.values() if remote.facts]
+        if len({one.cluster.sharing for one in facts}) > 1:
+            return "some nodes have MPS and others have not: what one shows is wrong on another"
         reasons = (one.sharing if same_user else one.sharing_others for one in facts)
         return next((reason for reason in reasons if reason), None)
 

@@ -477,8 +477,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "jobs than `max_jobs_per_gpu`.",
         "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
         "once in `slowdowns`, mirrored or not.",
-        "The `mode` of every entry is the cluster's `sharing`. With `time_sliced`, running jobs "
-        "have no caps.",
+        "The `mode` of every entry is the cluster's `sharing`.",
         "Slowdowns in a file are [neither speeds nor percentages](datasets.md#a-folder-of-tables).",
     ),
     instances.Cluster: (

@@ -16,7 +16,7 @@ from dovetail.instances._record import IDLE, AnyShare, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
 from dovetail.instances.plan import Assignment
 from dovetail.instances.sets import LARGEST, slowdown_at
-from dovetail.instances.shares import share_code
+from dovetail.instances.shares import caps_of, share_code
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job as SeenJob
 from dovetail.solver.policies.state import State
@@ -231,7 +231,8 @@ def _entry(
         power_w=power_w if known and power_w > 0 else None,
         gpu_model=state.predicted.models[model],
         source=origin if known else None,
-        mode=state.machines.rules.sharing,
+        # Runs with caps may outlive a service that had MPS.
+        mode="mps" if caps_of(shares) else state.machines.rules.sharing,
     )
 
 

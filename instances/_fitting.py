@@ -79,8 +79,6 @@ class JobChecks:
         Its GPUs.
     most_jobs : mapping of str to int
         The most jobs on a GPU of each model.
-    sharing : {"mps", "time_sliced"}
-        How jobs on one GPU share it.
     """
 
     def __init__(
@@ -88,10 +86,8 @@ class JobChecks:
         workloads: Mapping[str, Workload],
         places: Mapping[str, Place],
         most_jobs: Mapping[str, int],
-        sharing: SharingMode,
     ) -> None:
         self._workloads, self._places, self._most_jobs = workloads, places, most_jobs
-        self._sharing = sharing
         self._ids: set[str] = set()
         self._held: Counter[str] = Counter()
 
@@ -104,7 +100,6 @@ class JobChecks:
             raise rule_broken(f"{path}.workload", unknown_workload(job.workload, self._workloads))
         if job.sub_batch is not None:
             _check_sub_batch(job, workload, path)
-        refuse_caps(self._sharing, job.share or (), f"{path}.share", "cluster.sharing")
         for g, gpu in enumerate(job.gpus or ()):
             self._check_place(job, gpu, f"{path}.gpus[{g}]")
         self._held.update(job.gpus or ())

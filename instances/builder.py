@@ -144,9 +144,7 @@ class InstanceBuilder:
         self._entries = 0
         self._known: dict[str | None, set[object]] = {}
         self._node_checks = NodeChecks()
-        self._job_checks = JobChecks(
-            self._workloads, self._places, self._most_jobs, self._cluster.sharing
-        )
+        self._job_checks = JobChecks(self._workloads, self._places, self._most_jobs)
 
     def __repr__(self) -> str:
         sizes = (

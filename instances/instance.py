@@ -166,6 +166,11 @@ class Cluster(Record):
     per_process_mib: NonNegative = 0.0
     nodes: tuple[Node, ...]
 
+    @property
+    def caps_first(self) -> bool:
+        """Whether jobs that never shared do so with caps, unless their bounds allow it without."""
+        return self.sharing == "mps" and not self.uncapped
+
     def most_jobs(self) -> dict[str, int]:
         """Return the most jobs on a GPU of each model."""
         kinds = (
@@ -518,8 +523,7 @@ class Instance(Record):
         return self
 
     def _check_jobs(self) -> None:
-        cluster = self.cluster
-        checks = JobChecks(self.workloads, self.places, cluster.most_jobs(), cluster.sharing)
+        checks = JobChecks(self.workloads, self.places, self.cluster.most_jobs())
         for k, job in enumerate(self.jobs):
             checks.add(job, f"jobs[{k}]")
 

@@ -52,7 +52,12 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
     if slowdown is None:
         return None
     return SlowdownEntry(
-        pair=(first, behind), share=BEHIND, slowdown=slowdown, p99=slowdown, source="estimate"
+        pair=(first, behind),
+        share=BEHIND,
+        slowdown=slowdown,
+        p99=slowdown,
+        source="estimate",
+        mode=instance.cluster.sharing,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Final
 
-from dovetail.toolkit.commands import DATA, SEED, Addition, Command, argument, option
+from dovetail.toolkit.commands import DATA, SEED, SHARING, Addition, Command, argument, option
 from dovetail.toolkit.values import finite, shares, whole
 
 
@@ -90,6 +90,7 @@ SUGGEST: Final = Command(
             "plan the jobs of this instance (default: one job of every workload, two for each GPU)",
         ),
         option("--gpu-model M", "the GPU model, if the data have several"),
+        SHARING,
         option("--count N", "how many pairs", whole(1), "5"),
         SEED,
     ),

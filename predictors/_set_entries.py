@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.instances._record import IDLE
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import Instance, SharingMode, SlowdownEntry
 from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
 from dovetail.instances.shares import BEST_EFFORT
 from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used
@@ -85,6 +85,7 @@ def _with_idle(
         p99=together(tail) if any(entry.p99 for entry in pairs) else None,
         gpu_model=gpu_model,
         source="estimate",
+        mode=pairs[0].mode,
     )
 
 
@@ -105,6 +106,7 @@ class _PairValues:
     """
 
     gpu_model: str | None
+    mode: SharingMode
     names: Sequence[str]
     slowdown: FloatArray
     upper: FloatArray
@@ -137,7 +139,8 @@ class _PairValues:
                 bounded[end] = entry.upper is not None
                 tail[end] = (entry.p99 or entry.upper or entry.slowdown)[k]
                 tailed[end] = entry.p99 is not None
-        return cls(gpu_model, names, slowdown, upper, bounded, tail, tailed)
+        mode = instance.cluster.sharing
+        return cls(gpu_model, mode, names, slowdown, upper, bounded, tail, tailed)
 
     def entries(
         self, size: int, jobs: Mapping[str, int], settled: set[Members]
@@ -181,4 +184,5 @@ class _PairValues:
                 p99=tuple(tail[k, first].tolist()) if tailed[k] else None,
                 gpu_model=self.gpu_model,
                 source="estimate",
+                mode=self.mode,
             )

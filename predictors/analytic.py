@@ -30,6 +30,16 @@ given, and otherwise::
 since a job computes on ``sm_active`` of the SMs on average, and a part of the SMs is enough to
 saturate the memory.
 
+Without MPS (``time_sliced``) there is one resource: a GPU that runs kernels of one job at a time.
+A job with work waits whenever the other has some, ::
+
+    slowdown_i = 1 + busy_j, or 1 if job i uses no GPU
+
+where ``busy_j`` is the fraction of its time for which j, alone, has a kernel running:
+``gpu_util``, else ``graphics_active``. If only ``sm_active`` is known, j is taken to be always
+busy: much of a GPU may be idle while a kernel runs. This is an estimate without a bound, and there
+are no caps.
+
 Metrics that a monitoring system does not record are assumed. ``gpu_util`` or ``graphics_active``,
 the fraction of time in which any kernel runs, replaces ``sm_active``, which is never above it. An
 unknown ``dram_active`` is replaced by ``mem_util``, or else by all of the active time, which then
@@ -53,7 +63,7 @@ import numpy as np
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts, host_slowdown
-from dovetail.instances.instance import Metrics, Node, Workload
+from dovetail.instances.instance import Metrics, Node, SharingMode, Workload
 from dovetail.predictors.predictor import (
     UNCAPPED,
     FloatArray,
@@ -71,13 +81,17 @@ ACTIVITY: Final = ("sm_active", "gpu_util", "graphics_active")
 
 _MEMORY: Final = ("dram_active", "mem_util")
 
+_BUSY: Final = ("gpu_util", "graphics_active")
+"""Metrics of the time for which a kernel runs."""
+
 
 @dataclass(frozen=True)
 class AnalyticPredictor:
     """The contention model of this module.
 
     The slowdown is NaN if one job has a cap and the other has none, or if two caps sum to more
-    than 100, as SMs are then neither shared by all nor divided. There are no upper bounds.
+    than 100, as SMs are then neither shared by all nor divided; under ``time_sliced``, if a job has
+    a cap. There are no upper bounds.
 
     Parameters
     ----------
@@ -105,9 +119,11 @@ class AnalyticPredictor:
         """Return the missing metrics of SM activity, empty if the workload has one."""
         return () if activity(workload) is not None else (" or ".join(ACTIVITY[:2]),)
 
-    def assumed(self, workload: Workload) -> tuple[str, ...]:
+    def assumed(self, workload: Workload, mode: SharingMode = "mps") -> tuple[str, ...]:
         """Return, in words, the assumptions for a workload in place of metrics that it lacks."""
         metrics = workload.metrics or Metrics()
+        if mode == "time_sliced":
+            return () if _first(metrics, _BUSY) is not None else ("gpu_util by 1",)
         found = []
         for name, *stand_ins in (ACTIVITY, _MEMORY, ("pcie_rx_bytes_s",)):
             if getattr(metrics, name) is None:
@@ -121,6 +137,7 @@ class AnalyticPredictor:
         pairs: IntArray,
         shares: IntArray,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row; see ``Predictor.predict`` for the shapes.
 
@@ -132,6 +149,8 @@ class AnalyticPredictor:
             When ``lacks`` finds something missing.
         """
         profiled = list(workloads.values())
+        if mode == "time_sliced":
+            return Prediction(_by_turns(profiled, pairs, shares))
         demand = self._demand(profiled)
         alone = self.alone(profiled, _EVERY_CAP)
         own = pairs * len(_EVERY_CAP) + shares
@@ -266,6 +285,22 @@ def _wait(portion: FloatArray, lone: FloatArray, own: IntArray, other: IntArray)
     """Return how much longer each own job waits for one shared resource."""
     busy = np.minimum(1.0, portion / lone)
     return np.asarray(portion[own] * busy[other])
+
+
+def _by_turns(workloads: Sequence[Workload], pairs: IntArray, shares: IntArray) -> FloatArray:
+    """Return the slowdowns of jobs that take turns on the GPU; NaN for caps."""
+    busy = np.array([_busy(workload) for workload in workloads])[pairs]
+    slowdown = 1.0 + np.where(busy > 0, busy[:, ::-1], 0.0)
+    slowdown[(shares != UNCAPPED).any(axis=1)] = np.nan
+    return slowdown
+
+
+def _busy(workload: Workload) -> float:
+    """Return the fraction of its time for which a kernel of a workload alone runs."""
+    active, busy = activity(workload), _first(workload.metrics or Metrics(), _BUSY)
+    if active is None:
+        raise InputError("this metric is required to predict", ACTIVITY[0])
+    return (1.0 if active > 0 else 0.0) if busy is None else busy
 
 
 def activity(workload: Workload) -> float | None:

@@ -12,7 +12,14 @@ import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Source, Workload
+from dovetail.instances.instance import (
+    EntryKey,
+    Instance,
+    SharingMode,
+    SlowdownEntry,
+    Source,
+    Workload,
+)
 from dovetail.instances.isolated import isolated_entries
 from dovetail.instances.shares import caps_of
 from dovetail.predictors._combinations import (
@@ -90,7 +97,7 @@ def predict(
     Raises
     ------
     InputError
-        When the predictor was not fitted for a GPU model of the cluster, more than
+        When the predictor was not fitted for a GPU model of the cluster or its sharing, more than
         ``MOST_ENTRIES`` would be needed, or the confidence is too high for any pair.
     UnsupportedError
         When no predictor has this name, or one without bounds is asked for a confidence.
@@ -104,7 +111,7 @@ def predict(
     left = [row for row in rows if row.key not in new]
     if left:
         _require_support(instance, model)
-    new |= _predicted(left, model, known)
+    new |= _predicted(left, model, known, instance.cluster.sharing)
     made = [new[row.key] for row in rows if row.key in new]
     isolated = isolated_entries(instance)
     filled = instance.replace(slowdowns=(*instance.slowdowns, *_allowed(instance, made), *isolated))
@@ -196,7 +203,8 @@ def assumed(
     if not isinstance(model, AnalyticPredictor):
         return {}
     known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
-    found = {name: model.assumed(workload) for name, workload in known.items()}
+    mode = instance.cluster.sharing
+    found = {name: model.assumed(workload, mode) for name, workload in known.items()}
     return {name: words for name, words in found.items() if words}
 
 
@@ -223,7 +231,7 @@ def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[Slow
         np.array([not promised.isdisjoint(entry.workloads) for entry in made], dtype=np.bool_),
         np.array(capped, dtype=np.bool_),
         np.array([_place(entry) in can_cap for entry in made], dtype=np.bool_)
-        & (not instance.cluster.uncapped),
+        & instance.cluster.caps_first,
     )
     for entry, may in zip(made, allowed.tolist(), strict=True):
         if may or entry.source == "measured":
@@ -347,6 +355,10 @@ def _gpu_models(instance: Instance, predictor: Predictor) -> tuple[str | None, .
         fitted = listed(predictor.gpu_models)
         rule = f"the predictor was fitted for {fitted} and not for {listed(strange)}"
         raise InputError(rule, "cluster.nodes")
+    sharing = instance.cluster.sharing
+    if sharing != predictor.mode:
+        rule = f"the predictor was fitted on pairs measured under {predictor.mode}"
+        raise InputError(f"{rule} and not {sharing}", "cluster.sharing")
     return present
 
 
@@ -366,11 +378,16 @@ def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownE
         for name, workload in instance.workloads.items()
         if previous.workloads.get(name) == workload and sizes.get(name) == earlier.get(name)
     }
+    if previous.cluster.sharing != instance.cluster.sharing:
+        return {}
     return {key: e for key, e in previous.entries.items() if same.issuperset(e.workloads)}
 
 
 def _predicted(
-    rows: Sequence[PairAtShares], model: Predictor, known: Mapping[str, Workload]
+    rows: Sequence[PairAtShares],
+    model: Predictor,
+    known: Mapping[str, Workload],
+    mode: SharingMode,
 ) -> dict[EntryKey, SlowdownEntry]:
     position = {name: k for k, name in enumerate(known)}
     of_model: dict[str | None, list[PairAtShares]] = {}
@@ -380,8 +397,8 @@ def _predicted(
     for gpu_model, same in of_model.items():
         pairs = np.array([[position[name] for name in row.pair] for row in same], dtype=np.int64)
         shares = np.array([row.shares for row in same], dtype=np.int64)
-        prediction = model.predict(known, pairs, shares, gpu_model)
-        made |= _entries(same, prediction, getattr(model, "confidence", None))
+        prediction = model.predict(known, pairs, shares, gpu_model, mode)
+        made |= _entries(same, prediction, getattr(model, "confidence", None), mode)
     return made
 
 
@@ -392,7 +409,10 @@ def _source(prediction: Prediction, row: int) -> Source:
 
 
 def _entries(
-    rows: Sequence[PairAtShares], prediction: Prediction, confidence: float | None
+    rows: Sequence[PairAtShares],
+    prediction: Prediction,
+    confidence: float | None,
+    mode: SharingMode,
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
     slowdown = rounded_up(prediction.slowdown)
     upper = None if prediction.upper is None else rounded_up(prediction.upper)
@@ -411,5 +431,6 @@ def _entries(
                 gpu_model=row.gpu_model,
                 source=_source(prediction, k),
                 confidence=None if upper is None else confidence,
+                mode=mode,
             ),
         )

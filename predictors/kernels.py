@@ -52,7 +52,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Workload
+from dovetail.instances.instance import SharingMode, Workload
 from dovetail.predictors.features import Features
 from dovetail.predictors.predictor import (
     UNCAPPED,
@@ -182,7 +182,8 @@ class Range(NamedTuple):
 class KernelsPredictor:
     """The law of this module; it needs no training.
 
-    The slowdown is NaN if one job has a cap and another has none, or caps sum to more than 100.
+    The slowdown is NaN if one job has a cap and another has none, or caps sum to more than 100;
+    under ``time_sliced``, if a job has a cap.
     The bounds are for workloads like those that the errors were seen on, and were not calibrated
     on the user's GPU: they are a reason for caution, no promise.
 
@@ -233,10 +234,12 @@ class KernelsPredictor:
         pairs: IntArray,
         shares: IntArray,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row; see ``Predictor.predict``.
 
         Rows may have more than two workloads: ``pairs`` and ``shares`` are of shape (rows, k).
+        Slowdowns under ``time_sliced`` have no bounds.
 
         Raises
         ------
@@ -247,6 +250,10 @@ class KernelsPredictor:
             if missing := self.lacks(name, workload):
                 raise InputError("this metric is required to predict", missing[0])
         demand = ranges(profiles(workloads))
+        if mode == "time_sliced":
+            turns = time_sliced(demand.likely.at(pairs))
+            turns[(shares != UNCAPPED).any(axis=1)] = np.nan
+            return Prediction(turns)
         curve = solo_curves(workloads)
         slowdown, upper, error = (np.empty(pairs.shape) for _ in range(3))
         missed = [(1 - self.confidence) / self.workers.get(name, 1) for name in workloads]

@@ -21,6 +21,7 @@ from dovetail.instances._syntax import parse_json
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.instance import SharingMode
 from dovetail.instances.raw_files import FilePath, read_bytes, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
 from dovetail.predictors.about import About
@@ -94,6 +95,7 @@ class ModelRecord(Record):
     dovetail: Name
     units: FrozenMapping[Name, Name]
     confidence: Annotated[float, Field(strict=True, gt=0, lt=1)]
+    mode: SharingMode = "mps"
     about: About
     fits: Annotated[tuple[FitRecord, ...], Field(min_length=1, max_length=100)]
 
@@ -149,6 +151,7 @@ def _header(predictor: TrainedPredictor) -> ModelRecord:
         dovetail=VERSION,
         units=UNITS,
         confidence=predictor.confidence,
+        mode=predictor.mode,
         about=predictor.about,
         fits=tuple(_fit_record(model, fit) for model, fit in predictor.fits.items()),
     )
@@ -276,11 +279,11 @@ def _predictor(record: ModelRecord, parts: Mapping[str, bytes]) -> TrainedPredic
     fits = {}
     for k, fit in enumerate(record.fits):
         with _within(f"fits[{k}]"):
-            fits[fit.gpu_model] = _fit(fit, k, parts)
-    return TrainedPredictor(fits, record.confidence, record.about)
+            fits[fit.gpu_model] = _fit(fit, k, parts, record.mode)
+    return TrainedPredictor(fits, record.confidence, record.about, mode=record.mode)
 
 
-def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
+def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes], mode: SharingMode) -> ModelFit:
     with _within("member"):
         member = _member(record.member, _member_place(k), parts)
     with _within("power"):
@@ -288,7 +291,7 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
     with _within("bound"):
         bound = record.bound and _bound(record.bound, _bound_place(k), parts)
     with _within("data"):
-        evidence = _evidence(record, k, parts) if record.data else None
+        evidence = _evidence(record, k, parts, mode) if record.data else None
     return ModelFit(
         member=member,
         measured=record.measured,
@@ -302,12 +305,14 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
     )
 
 
-def _evidence(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> Evidence:
+def _evidence(record: FitRecord, k: int, parts: Mapping[str, bytes], mode: SharingMode) -> Evidence:
     data = DataSet.from_data(_json(parts, _data_place(k)))
     for gpu_model in data.gpu_models:
         if gpu_model != record.gpu_model:
             rule = f"must be of {shown(record.gpu_model)} only, got {shown(gpu_model)}"
             raise InputError(rule, "gpu_model")
+    if data.in_mode(mode) is not data:
+        raise InputError(f"must be of mode {mode} only", "measurements")
     records = len(data.profiles) + len(data.measurements)
     if records > MOST_RECORDS:
         raise InputError(f"must have at most {MOST_RECORDS} records, got {records}")

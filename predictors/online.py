@@ -95,7 +95,8 @@ class Online:
     predictor : TrainedPredictor
         The predictor, as fitted.
     measurements : int
-        Number of measurements that it was fitted on; they come first in the data of ``learn``.
+        Number of measurements that it was fitted on; they come first among those of its sharing
+        mode in the data of ``learn``.
 
     Attributes
     ----------
@@ -117,8 +118,9 @@ class Online:
         Parameters
         ----------
         data : DataSet
-            All measurements, new ones last.
+            All measurements, new ones last; those of other sharing modes are ignored.
         """
+        data = data.in_mode(self.predictor.mode)
         residuals: list[Residual] = []
         fits: dict[str, ModelFit] = dict(self.predictor.fits)
         for gpu_model, fit in self.predictor.fits.items():

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.errors import ArgumentError
-from dovetail.instances.instance import Workload
+from dovetail.instances.instance import SharingMode, Workload
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -91,6 +91,7 @@ class Predictor(Protocol):
         pairs: IntArray,
         shares: IntArray,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row.
 
@@ -104,6 +105,10 @@ class Predictor(Protocol):
             Their caps in per cent of the SMs, ``UNCAPPED`` (0) for none.
         gpu_model : str, optional
             The GPU that they share; None: the GPU that the profiles were taken on.
+        mode : {"mps", "time_sliced"}
+            How they share it. Under ``time_sliced`` there are no caps. What was measured in one
+            mode says nothing about the other: a predictor without an answer for a mode returns
+            NaN or raises an ``InputError``.
         """
 
 

@@ -11,7 +11,7 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Workload
+from dovetail.instances.instance import SharingMode, Workload
 from dovetail.predictors.features import Features, resolved
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, cap_of
 
@@ -41,6 +41,8 @@ class DirectedRows(NamedTuple):
     cap : ndarray of int, shape (states,), or None
         The cap of each state in per cent of the SMs, ``UNCAPPED`` for none; None if no job had
         one.
+    mode : {"mps", "time_sliced"}
+        The sharing mode in which all pairs were measured.
     """
 
     states: FloatArray
@@ -52,6 +54,7 @@ class DirectedRows(NamedTuple):
     names: tuple[str, ...]
     families: tuple[str, ...]
     cap: IntArray | None = None
+    mode: SharingMode = "mps"
 
     @property
     def split(self) -> IntArray:
@@ -123,12 +126,16 @@ def training_rows(
     Raises
     ------
     InputError
-        When no pair was measured on these GPU models.
+        When no pair was measured on these GPU models, or the pairs are of two sharing modes
+        (``DataSet.in_mode`` takes those of one).
     """
     found = measured_pairs(data, gpu_models)
     if not found:
         where = f" on {', '.join(gpu_models)}" if gpu_models else ""
         raise InputError(f"must have at least one measured pair{where}", "measurements", data.name)
+    if len(modes := {measurement.mode for measurement in found}) > 1:
+        rule = f"must be of one sharing mode, got {' and '.join(sorted(modes))}"
+        raise InputError(rule, "measurements", data.name)
     names = tuple(dict.fromkeys(name for m in found for name in m.workloads))
     profiles = {model: data.workloads(model) for model in data.gpu_models}
     keys = [_states(measurement) for measurement in found]
@@ -148,6 +155,7 @@ def training_rows(
         names=names,
         families=families,
         cap=np.array([key.cap for key in position], dtype=np.int64),
+        mode=found[0].mode,
     )
 
 

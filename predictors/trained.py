@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Workload
+from dovetail.instances.instance import SharingMode, Workload
 from dovetail.predictors.about import About
 from dovetail.predictors.evidence import MeasuredCells, codes
 from dovetail.predictors.features import Features
@@ -66,6 +66,8 @@ class TrainedPredictor:
     workers : mapping of str to int
         The GPUs that jobs of a workload take, if more than one: the rate of a gang is set by the
         worst of its co-runners, so its bound is higher.
+    mode : {"mps", "time_sliced"}
+        The sharing mode of all its measurements; it has no answer for another.
     measured_only : bool
         Answer only for workloads that were measured together, and at measured splits.
 
@@ -79,6 +81,7 @@ class TrainedPredictor:
     confidence: float = 0.9
     about: About = field(default_factory=About)
     workers: Mapping[str, int] = field(default_factory=dict)
+    mode: SharingMode = "mps"
     measured_only: bool = False
 
     def __post_init__(self) -> None:
@@ -135,6 +138,18 @@ class TrainedPredictor:
             raise InputError(rule, "gpu_model")
         return self.fits[gpu_model]
 
+    def require_mode(self, mode: SharingMode) -> None:
+        """Refuse another sharing mode than that of the measurements it was fitted on.
+
+        Raises
+        ------
+        InputError
+            When it was fitted on another mode.
+        """
+        if mode != self.mode:
+            rule = f"the model was fitted on pairs measured under {self.mode}, not {mode}"
+            raise InputError(rule, "mode")
+
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
         """Return what is missing to predict any pair of the workload with any fit.
 
@@ -182,6 +197,7 @@ class TrainedPredictor:
         pairs: IntArray,
         shares: IntArray,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row; see ``Predictor.predict`` for the shapes.
 
@@ -193,8 +209,9 @@ class TrainedPredictor:
         Raises
         ------
         InputError
-            When there is no fit for the GPU model.
+            When there is no fit for the GPU model, or it was fitted on another mode.
         """
+        self.require_mode(mode)
         fit = self.fit(gpu_model)
         workloads = fit.described(workloads)
         which, caps, ends = _states_of(pairs, shares, len(workloads))
@@ -231,6 +248,7 @@ class TrainedPredictor:
         workloads: Mapping[str, Workload],
         splits: Sequence[Split],
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> SplitSlowdowns:
         """Predict every two workloads at every split, as arrays.
 
@@ -242,14 +260,15 @@ class TrainedPredictor:
             Workloads by name; a workload for which ``lacks`` finds something missing gets NaN.
         splits : sequence of Split
             The caps of the job and of its co-runner.
-        gpu_model : str, optional
+        gpu_model, mode : str, optional
             As in ``predict``.
 
         Raises
         ------
         InputError
-            When there is no fit for the GPU model.
+            When there is no fit for the GPU model, or it was fitted on another mode.
         """
+        self.require_mode(mode)
         fit, count = self.fit(gpu_model), len(workloads)
         workloads = fit.described(workloads)
         caps, at = np.unique(np.array(splits, dtype=np.int64), return_inverse=True)

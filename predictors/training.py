@@ -14,6 +14,7 @@ from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.instance import SharingMode
 from dovetail.instances.plugins import OWN, plugins
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate
@@ -105,6 +106,9 @@ def _prepared(
     features, rows = training_rows(data, made.features, gpu_models, made.partial)
     if len(features.names) < made.least:
         raise UnsupportedError(_lacking(model, spec(model), features, data.name))
+    if rows.mode not in made.modes:
+        rule = f"{model} models sharing under {' or '.join(made.modes)}, not {rows.mode}"
+        raise UnsupportedError(rule)
     require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
     return Prepared(named(model), made, features, rows)
 
@@ -128,6 +132,7 @@ def fit(
     confidence: float = 0.9,
     seed: int = 0,
     *,
+    mode: SharingMode = "mps",
     options: Mapping[str, object] = MappingProxyType({}),
     licence: str | None = None,
     progress: Progress | None = None,
@@ -146,6 +151,8 @@ def fit(
         The confidence of the upper bounds, in (0, 1).
     seed : int
         Seed of all random draws.
+    mode : {"mps", "time_sliced"}
+        Fit on the pairs measured in this sharing mode; the model has no answer for the other.
     options : mapping of str to object
         The model's own options, as declared in its ``ModelSpec.options``.
     licence : str, optional
@@ -162,6 +169,10 @@ def fit(
         As in ``prepared``, and when the model does not have one of the options.
     """
     wanted = spec(model)
+    if data.measurements and not data.in_mode(mode).measurements:
+        rule = f"must have at least one measured pair of mode {mode}"
+        raise InputError(rule, "measurements", data.name)
+    data = data.in_mode(mode)
     _check_options(data, model, wanted, options)
     chosen = _chosen(data, wanted, gpu_models, options)
     training = TrainingData.of(data, licence)
@@ -178,7 +189,8 @@ def fit(
         training=training,
         held_out={name: errors for one in made.values() for name, errors in one.errors.items()},
     )
-    return TrainedPredictor({name: one.fit for name, one in made.items()}, confidence, about)
+    fits = {name: one.fit for name, one in made.items()}
+    return TrainedPredictor(fits, confidence, about, mode=mode)
 
 
 def _check_options(
@@ -286,6 +298,7 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
     InputError
         When the data do not begin with the predictor's training data.
     """
+    data = data.in_mode(predictor.mode)
     begun = _measured_before(predictor, data)
     later = data.replace(measurements=data.measurements[begun:])
     learnt = {name: _learnt(predictor, name, data, later, seed) for name in predictor.fits}
@@ -493,7 +506,7 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
     workloads = {name: profiled.get(name, UNPROFILED) for name in names}
     pairs = np.array([[names.index(name) for name in m.workloads] for m in found], dtype=np.int64)
     shares = np.array([[cap_of(share) for share in m.shares] for m in found], dtype=np.int64)
-    prediction = predictor.predict(workloads, pairs, shares, gpu_model)
+    prediction = predictor.predict(workloads, pairs, shares, gpu_model, predictor.mode)
     upper = np.full_like(prediction.slowdown, np.nan)
     new = predictor.fits[gpu_model].novelty(workloads)[pairs]
     return _Said(

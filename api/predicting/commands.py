@@ -34,6 +34,7 @@ def fit(options: Namespace) -> int:
             options.gpu_model or None,
             options.confidence,
             options.seed,
+            mode=options.sharing,
             options=options.added,
             licence=options.licence,
             progress=progress,

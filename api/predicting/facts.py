@@ -19,6 +19,7 @@ from dovetail.toolkit.wording import number, share_text
 def model_data(predictor: TrainedPredictor) -> dict[str, Any]:
     """Return a fitted predictor as data, without its arrays."""
     return {
+        "mode": predictor.mode,
         "confidence": predictor.confidence,
         "about": predictor.about.to_data(),
         "fits": {model: dict(_fit_facts(fit)) for model, fit in predictor.fits.items()},
@@ -37,6 +38,7 @@ def model_facts(predictor: TrainedPredictor) -> Iterator[tuple[str, str]]:
     """Yield the facts common to all GPU models of a fitted predictor."""
     training = predictor.about.training
     yield "predictor for", listed(predictor.gpu_models)
+    yield "sharing", predictor.mode
     yield "confidence", f"{predictor.confidence:g} (of the upper bounds)"
     yield "made", predictor.about.created or "not said"
     if training is None:

@@ -22,6 +22,7 @@ from dovetail.instances._record import (
     Share,
 )
 from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.instance import SharingMode
 
 Rank = Annotated[StrictInt, Field(ge=0)]
 Reason = Annotated[str, Field(strict=True, min_length=1)]
@@ -265,7 +266,7 @@ class Separated(Event):
 
     ``runs``, ``workloads`` and ``shares`` name the run over its gSLA first, then the other run.
     ``slowdown`` belongs to the first run and is None if it made no progress; with ``tail`` it is
-    the growth of the 99th percentile of its latency.
+    the growth of the 99th percentile of its latency. ``mode`` is how they shared the device.
     """
 
     kind: Literal["separated"] = "separated"
@@ -276,12 +277,14 @@ class Separated(Event):
     gsla: Positive
     slowdown: Positive | None
     tail: StrictBool = False
+    mode: SharingMode = "mps"
 
     def is_refuted_by(self, event: Measured) -> bool:
         """Return whether other runs of both workloads kept the gSLA at the same caps."""
         found = event.measurement
         values = found.p99 if self.tail else found.slowdown
-        if found.gpu_model != self.gpu_model or set(self.runs) <= set(event.runs):
+        elsewhere = (found.gpu_model, found.mode) != (self.gpu_model, self.mode)
+        if elsewhere or set(self.runs) <= set(event.runs):
             return False
         if values is None or len(found.workloads) != len(self.workloads):
             return False

@@ -22,7 +22,7 @@ from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import Metrics, SlowdownEntry, Workload
+from dovetail.instances.instance import Metrics, SharingMode, SlowdownEntry, Workload
 from dovetail.instances.instance import Source as Origin
 from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.shares import share_code
@@ -124,12 +124,15 @@ class BeliefTable(SlowdownTable):
         How often each cell was measured.
     words : mapping of Source to str
         The sources in words.
+    sharing : {"mps", "time_sliced"}
+        The sharing mode that they are about.
     """
 
     prior: SlowdownTable
     source: Codes
     repeats: Codes
     words: Mapping[Source, str]
+    sharing: SharingMode
 
     def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
         """Return the belief about ``own`` sharing with ``other``; None if nothing is known."""
@@ -151,7 +154,7 @@ class BeliefTable(SlowdownTable):
             return self
         slowdown, upper, source = self.slowdown.copy(), self.upper.copy(), self.source.copy()
         p99 = self.p99.copy()
-        for pair in broken:
+        for pair in (pair for pair in broken if pair.mode == self.sharing):
             # A workload that made no progress may not share with the other: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
             cell = self.cell(pair.gpu_model, pair.shares, *pair.workloads)
@@ -249,6 +252,7 @@ class Beliefs:
         models: Sequence[str],
         caps: Sequence[Caps],
         workers: Mapping[str, int] | None = None,
+        sharing: SharingMode = "mps",
     ) -> BeliefTable:
         """Return the beliefs about all pairs of workloads.
 
@@ -260,6 +264,8 @@ class Beliefs:
             Caps of pairs, including the mirror of each.
         workers : mapping of str to int, optional
             Size of the largest gang of each workload, for the bounds of a fitted model.
+        sharing : {"mps", "time_sliced"}
+            How runs share a device; measurements and models of the other mode say nothing.
         """
         names = tuple(workloads), tuple(models), tuple(caps)
         shape = (len(models), len(caps), len(workloads), len(workloads))
@@ -267,8 +273,9 @@ class Beliefs:
         source, repeats = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for m, model in enumerate(models):
             values = slowdown[m], upper[m], source[m], power_w[m]
-            for predictor, known, codes in self._predictors(workloads, model, workers or {}):
-                _fill(values, workloads, caps, model, predictor, known, codes)
+            found = self._predictors(workloads, model, workers or {}, sharing)
+            for predictor, known, codes in found:
+                _fill(values, workloads, caps, model, predictor, known, codes, sharing)
             if BEHIND in caps:
                 ahead, behind = caps.index(BEHIND), caps.index(BEHIND[::-1])
                 for a, name in enumerate(workloads):
@@ -291,13 +298,15 @@ class Beliefs:
             source,
             repeats,
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
-            sets=self._sets_of(workloads, models),
+            sharing,
+            sets=self._sets_of(workloads, models, sharing),
         )
-        for where, found in self._measured.items():
-            cell = table.cell(*where)
+        for where, measured in self._measured.items():
+            mode, model, pair_caps, own, other = where
+            cell = table.cell(model, pair_caps, own, other) if mode == sharing else None
             if cell is not None:
-                slowdown[cell], upper[cell], repeats[cell] = found
-                source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
+                slowdown[cell], upper[cell], repeats[cell] = measured
+                source[cell] = Source.FAILED if math.isnan(measured.mean) else Source.MEASURED
                 if of_tail := self._measured_tails.get(where):
                     p99[cell] = of_tail.upper
                 if powers := self._measured_powers.get(where):
@@ -305,14 +314,18 @@ class Beliefs:
         return table
 
     def _predictors(
-        self, names: Sequence[str], model: str, workers: Mapping[str, int]
+        self,
+        names: Sequence[str],
+        model: str,
+        workers: Mapping[str, int],
+        sharing: SharingMode,
     ) -> Iterator[tuple[TrainedPredictor | AnalyticPredictor, dict[str, Workload], Codes]]:
         """Yield the predictors for a device model, best first.
 
         With each come the workloads that it can predict, and the source of each pair of them.
         """
         profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
-        if self.model is not None and model in self.model.fits:
+        if self.model is not None and model in self.model.fits and self.model.mode == sharing:
             fitted = replace(self.model, workers=workers)
             known = {name: one for name, one in profiled.items() if not fitted.lacks(name, one)}
             has_bounds = fitted.fit(model).bound is not None
@@ -340,7 +353,7 @@ class Beliefs:
     @cached_property
     def measured_caps(self) -> frozenset[Caps]:
         """The caps under which any pair was measured."""
-        return frozenset(caps for _, caps, _, _ in self._measured)
+        return frozenset(caps for _, _, caps, _, _ in self._measured)
 
     @cached_property
     def _measured(self) -> Mapping[_Cell, Repeats]:
@@ -348,13 +361,15 @@ class Beliefs:
         found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
         return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
 
-    def _sets_of(self, names: Sequence[str], models: Sequence[str]) -> tuple[SlowdownEntry, ...]:
+    def _sets_of(
+        self, names: Sequence[str], models: Sequence[str], sharing: SharingMode
+    ) -> tuple[SlowdownEntry, ...]:
         """Return the measured sets of three and more of these workloads on these models."""
         there, on = set(names), set(models)
         return tuple(
             entry
             for entry in self._measured_sets
-            if entry.gpu_model in on and there.issuperset(entry.workloads)
+            if entry.gpu_model in on and there.issuperset(entry.workloads) and entry.mode == sharing
         )
 
     @cached_property
@@ -364,7 +379,7 @@ class Beliefs:
         for one in self.data.measurements:
             if len(one.workloads) > 2:
                 members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
-                found.setdefault((one.gpu_model, tuple(members)), []).append(one)
+                found.setdefault((one.mode, one.gpu_model, tuple(members)), []).append(one)
         return [_set_entry(*key, repeated) for key, repeated in found.items()]
 
     @cached_property
@@ -390,8 +405,8 @@ class Beliefs:
         return found
 
 
-_Cell = tuple[str, Caps, str, str]
-_SetKey = tuple[str, tuple[tuple[str, AnyShare], ...]]
+_Cell = tuple[SharingMode, str, Caps, str, str]
+_SetKey = tuple[SharingMode, str, tuple[tuple[str, AnyShare], ...]]
 
 
 def _member_order(member: tuple[str, AnyShare]) -> tuple[str, int]:
@@ -399,7 +414,10 @@ def _member_order(member: tuple[str, AnyShare]) -> tuple[str, int]:
 
 
 def _set_entry(
-    model: str, members: Sequence[tuple[str, AnyShare]], repeated: Sequence[Measurement]
+    mode: SharingMode,
+    model: str,
+    members: Sequence[tuple[str, AnyShare]],
+    repeated: Sequence[Measurement],
 ) -> SlowdownEntry:
     """Return the entry of a set from its measurements; equal members have equal figures."""
     values: dict[tuple[str, AnyShare], list[float]] = {}
@@ -420,12 +438,14 @@ def _set_entry(
         p99=tuple(p99) if together and not any(map(math.isnan, p99)) else None,
         gpu_model=model,
         source="measured",
+        mode=mode,
     )
 
 
 def _directions(found: Measurement) -> tuple[_Cell, _Cell]:
     (a, b), (x, y) = found.workloads, found.shares
-    return (found.gpu_model, (x, y), a, b), (found.gpu_model, (y, x), b, a)
+    where = found.mode, found.gpu_model
+    return (*where, (x, y), a, b), (*where, (y, x), b, a)
 
 
 def _with_stand_ins(workload: Workload) -> Workload:
@@ -458,6 +478,7 @@ def _fill(
     predictor: TrainedPredictor | AnalyticPredictor,
     known: Mapping[str, Workload],
     codes: Codes,
+    sharing: SharingMode,
 ) -> None:
     """Fill the cells of known workloads that have no slowdown yet with predictions.
 
@@ -475,6 +496,8 @@ def _fill(
         The workloads that it can predict, in the order of ``names``.
     codes : array
         The source of each pair of known workloads.
+    sharing : {"mps", "time_sliced"}
+        How they share a device.
     """
     if not known:
         return
@@ -486,7 +509,7 @@ def _fill(
         if IDLE in split:
             continue
         shares = np.tile([cap_of(share) for share in split], (len(pairs), 1))
-        found = predictor.predict(known, pairs, shares, model)
+        found = predictor.predict(known, pairs, shares, model, sharing)
         slowdown = found.slowdown[:, 0].reshape(count, count)
         upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
         new = np.isnan(values[0][k][block]) & ~np.isnan(slowdown + upper)

@@ -85,6 +85,7 @@ class Breach(NamedTuple):
                     gsla=self.gsla,
                     slowdown=self.slowdown,
                     tail=self.tail,
+                    mode=tracks.mode(shares),
                 )
 
 

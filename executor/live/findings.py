@@ -13,7 +13,7 @@ from dovetail.executor.live.rates import Rate
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import METRICS, Metrics
+from dovetail.instances.instance import METRICS, Metrics, SharingMode
 
 _UNBOUNDED: Final = {name for name in METRICS if name == "ipc" or name.endswith("_bytes_s")}
 _MOST: Final = 1e15
@@ -91,6 +91,7 @@ def measurement(
     readings: Sequence[Usage],
     at_s: float,
     neighbours: int = 0,
+    mode: SharingMode = "mps",
 ) -> Measurement:
     """Return the measurement of runs that share a device.
 
@@ -108,6 +109,8 @@ def measurement(
         The moment, seconds since the epoch.
     neighbours : int
         As in `solo_profile`.
+    mode : {"mps", "time_sliced"}
+        How they share it.
     """
     return Measurement(
         workloads=tuple(workloads),
@@ -123,6 +126,7 @@ def measurement(
             else "live; stood still"
         ),
         date=moment(at_s),
+        mode=mode,
     )
 
 

@@ -14,6 +14,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
+from dovetail.instances.instance import SharingMode
 from dovetail.predictors.model_file import load_model
 from dovetail.predictors.online import Drifts, Online
 from dovetail.predictors.trained import TrainedPredictor
@@ -55,6 +56,9 @@ class Learner:
         Called from another thread when a fit has ended.
     kind : str
         The kind of model, as in ``predictors.training.fit``.
+    sharing : callable
+        Returns how runs share a device of the pool now; a model is fitted on measurements of this
+        mode only.
 
     Attributes
     ----------
@@ -70,6 +74,7 @@ class Learner:
         into: Path | None = None,
         wake: Callable[[], None] = lambda: None,
         kind: str = "auto",
+        sharing: Callable[[], SharingMode] = lambda: "mps",
     ) -> None:
         self.trouble = ""
         self._repository = repository
@@ -77,13 +82,14 @@ class Learner:
         self._into = into if model is None else None
         self._wake = wake
         self._kind = kind
+        self._sharing = sharing
         self._sequence = 0
         self._profiles: list[SoloProfile] = []
         self._measurements: list[Measurement] = []
         self._fit: subprocess.Popen[str] | None = None
         self._reader = threading.Thread()
         self._said: str | None = None
-        self._fitted_on = 0
+        self._fitted_on, self._fitted_in = 0, self._sharing()
         self._model, self._source = model, _GIVEN
         self._online: Online | None = None
         self._drifts = Drifts()
@@ -177,6 +183,7 @@ class Learner:
         self.trouble = ""
         training = self._model.about.training
         self._fitted_on = training.measurements if training else 0
+        self._fitted_in = self._model.mode
         self._source = f"model fitted on {self._fitted_on} measurements here"
         self._online = Online(self._model, self._fitted_on)
         self._drifts = Drifts()
@@ -184,15 +191,19 @@ class Learner:
     def _begin_where_due(self) -> None:
         if self._into is None or self._fit is not None:
             return
-        pairs = self._pairs(self._measurements)
+        mode = self._sharing()
+        if mode != self._fitted_in:
+            self._fitted_in, self._fitted_on = mode, 0
+        measured = [found for found in self._measurements if found.mode == mode]
+        pairs = self._pairs(measured)
         enough = [model for model in dict.fromkeys(self._gpu_models) if _is_enough(pairs, model)]
-        before = self._pairs(self._measurements[: self._fitted_on])
+        before = self._pairs(measured[: self._fitted_on])
         if not enough or len(pairs) < NEWS * len(before):
             return
-        self._fitted_on = len(self._measurements)
+        self._fitted_on = len(measured)
         program = module_command("dovetail.executor.live.fitting")
         self._fit = subprocess.Popen(
-            [*program, self._kind, self._repository.path, self._into, *enough],
+            [*program, self._kind, mode, self._repository.path, self._into, *enough],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -98,7 +98,7 @@ class KindState:
         models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
         state = State(view, self._of_kinds(view, models, self.table))
         state.prior = self._of_kinds(view, models, self.table.prior)
-        state.capped_sets = not self.rules.uncapped
+        state.capped_sets = self.rules.caps_first
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -220,7 +220,7 @@ class KindState:
             np.stack([bounds, self._mirrored(bounds)], axis=-1),
             promised[:, np.newaxis] | promised,
             capped[:, np.newaxis, np.newaxis],
-            np.asarray(not self.rules.uncapped),
+            np.asarray(self.rules.caps_first),
         )
         seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
         return np.asarray(~(may | (seen & self._mirrored(seen))))

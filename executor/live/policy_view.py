@@ -365,9 +365,9 @@ class PolicyView:
         caps = useful_caps(self.cluster, self.beliefs.measured_caps)
         return KindState(
             kinds=tuple(self._specs),
-            table=self.beliefs.table(known, self._models, caps, self._sizes).after(
-                self.machine.broken
-            ),
+            table=self.beliefs.table(
+                known, self._models, caps, self._sizes, self.cluster.sharing
+            ).after(self.machine.broken),
             profile=self._known,
             apart={same: self.sharing(same) is not None for same in (False, True)},
             separated=frozenset(self.machine.apart),

@@ -175,7 +175,14 @@ class Service:
         recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
         models = self._devices.models.values()
-        learner = Learner(repository, models, model, into, self._requests.ring)
+        learner = Learner(
+            repository,
+            models,
+            model,
+            into,
+            self._requests.ring,
+            sharing=lambda: self._devices.cluster.sharing,
+        )
         self._view = PolicyView(
             machine, self._devices.cluster, learner.beliefs, pool.sharing, pool.allowed
         )

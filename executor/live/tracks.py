@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,7 +15,10 @@ from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.sharing_classes import workload_name
 from dovetail.executor.live.tails import LatencyTail, Tails
 from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import SoloProfile
+from dovetail.instances.instance import SharingMode
+from dovetail.instances.shares import caps_of
 
 Residents = tuple[tuple[str, bool], ...]
 """The runs on a device in order of arrival, each with whether it is under way."""
@@ -285,6 +288,13 @@ class Tracks:
         known, tail = self.alone(track), track.tails.since(since_s)
         alone_s = known.latency_p99_s if known else None
         return (tail.p99_s / alone_s, tail.least_s / alone_s) if tail and alone_s else None
+
+    def mode(self, shares: Iterable[AnyShare]) -> SharingMode:
+        """Return how runs at these shares share a device.
+
+        Only MPS keeps caps: runs that have some outlived a service that had MPS.
+        """
+        return "mps" if caps_of(shares) else self._view.cluster.sharing
 
     def model(self, track: Track) -> str:
         """Return the model of a run's devices."""

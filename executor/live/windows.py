@@ -57,14 +57,16 @@ def _measured(tracks: Tracks, gpu: str, device: TrackedDevice, ended: bool) -> A
         return None
     device.since_s, device.readings = tracks.now_s, readings[-1:]
     device.windows += 1
+    shares = [track.run.share_on(gpu) for track in runs]
     found = measurement(
         [track.name for track in runs],
-        [track.run.share_on(gpu) for track in runs],
+        shares,
         tracks.model(runs[0]),
         None if stalled else slowed,
         readings,
         tracks.now_s,
         tracks.busy_neighbours(*(track.run for track in runs)),
+        tracks.mode(shares),
     )
     return Measured(
         at_s=tracks.now_s,

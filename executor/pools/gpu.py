@@ -177,6 +177,7 @@ class GpuPool(LocalPool):
         if self._isolation is not None:
             shares.add(IDLE)
         return Cluster(
+            sharing="mps" if self._has_mps else "time_sliced",
             nodes=(Node(id=socket.gethostname(), gpus=devices),),
             shares=tuple(sorted(shares, key=share_code)),
             uncapped=not self._has_mps,

@@ -116,7 +116,8 @@ class HeldOutBeliefs:
         pick = _within_families if self.families else _among_pairs
         measured = pick(world, truth, self.part, draw)
         data = _data_set(world, truth, measured)
-        predictor = fit(data, self.model, truth.models, _CONFIDENCE, seed % 2**32)
+        mode = world.cluster.sharing
+        predictor = fit(data, self.model, truth.models, _CONFIDENCE, seed % 2**32, mode=mode)
         predicted = _predicted(predictor, world, truth)
         return replace(
             predicted,
@@ -272,6 +273,7 @@ def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> It
                     share=entry.share,
                     slowdown=entry.slowdown,
                     power_w=entry.power_w,
+                    mode=entry.mode,
                 )
 
 
@@ -282,7 +284,8 @@ def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTabl
     slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
     unknown = ~_entered(world, truth)
     for m, model in enumerate(truth.models):
-        table = predictor.predict_table(world.workloads, splits, model)
+        mode = world.cluster.sharing
+        table = predictor.predict_table(world.workloads, splits, model, mode)
         believed = table.slowdown.astype(np.float64).transpose(2, 0, 1)
         bounds = believed if table.upper is None else table.upper.transpose(2, 0, 1)
         slowdown[m, asked], upper[m, asked] = believed, np.where(np.isnan(bounds), np.inf, bounds)
@@ -304,7 +307,7 @@ def _capped_first(table: SlowdownTable, world: Instance) -> SlowdownTable:
     mirror = [table.caps_place[theirs, mine] for mine, theirs in table.caps]
     capped = np.array([None not in caps for caps in table.caps])
     isolated = np.array([IDLE in caps for caps in table.caps])
-    known, with_caps = ~np.isnan(table.slowdown), not world.cluster.uncapped
+    known, with_caps = ~np.isnan(table.slowdown), world.cluster.caps_first
     upper = np.where(np.isinf(table.upper), np.nan, table.upper)
     may = may_share(
         np.stack([upper, upper[:, mirror].swapaxes(2, 3)], axis=-1),

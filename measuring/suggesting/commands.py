@@ -29,7 +29,7 @@ def suggest(options: Namespace) -> int:
     from dovetail.measuring.suggesting.suggestions import SuggestionRound, suggestions
     from dovetail.predictors.training import process
 
-    data = read_dataset(options.data)
+    data = read_dataset(options.data).in_mode(options.sharing)
     gpu_model = _gpu_model(options, data)
     try:
         if options.instance is None:

@@ -46,7 +46,7 @@ def report(options: Namespace) -> int:
     predictor = load_model(options.model) if options.model else None
     found = _studied(options, _models(options))
     with working("drawing"):
-        html = report_html(read_dataset(options.data), found, predictor)
+        html = report_html(_data(options), found, predictor)
     write_text(options.output, html)
     _write_figures(options, found)
     if options.json:
@@ -102,7 +102,7 @@ def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:
 def _studied(options: Namespace, models: Sequence[str]) -> Studied:
     from dovetail.papers.studies.comparison import study
 
-    data = read_dataset(options.data)
+    data = _data(options)
     require_gpu_models(data, options)
     settings = _settings(data, options)
     _note_pooling(data, options)
@@ -116,6 +116,10 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
             options.seed,
             progress,
         )
+
+
+def _data(options: Namespace) -> DataSet:
+    return read_dataset(options.data).in_mode(options.sharing)
 
 
 def _note_pooling(data: DataSet, options: Namespace) -> None:

@@ -81,4 +81,9 @@ class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-SPEC = ModelSpec(features=FEATURES, build=lambda seed: Contention(), least=len(FEATURES))
+SPEC = ModelSpec(
+    features=FEATURES,
+    build=lambda seed: Contention(),
+    least=len(FEATURES),
+    modes=("mps",),
+)

@@ -94,5 +94,5 @@ def _states_of(table: FloatArray) -> tuple[FloatArray, np.ndarray, np.ndarray]:
     return np.concatenate(np.split(table, 2, axis=1)), rows, rows + len(table)
 
 
-SPEC = ModelSpec(features=FEATURES, build=lambda seed: LawOfMps(), partial=True)
+SPEC = ModelSpec(features=FEATURES, build=lambda seed: LawOfMps(), partial=True, modes=("mps",))
 """The law of MPS, fitted on pairs."""

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import SharingMode
 from dovetail.instances.plugins import plugins, require_package
 from dovetail.predictors.forms import Form
 from dovetail.predictors.predictor import FloatArray
@@ -80,6 +81,8 @@ class ModelSpec(NamedTuple):
     prepare : callable, optional
         Applies the given options: ``prepare(spec, task, options)`` returns the spec for one GPU
         model.
+    modes : tuple of SharingMode
+        The sharing modes that it can model; one that learns everything from the pairs models all.
     """
 
     features: tuple[str, ...]
@@ -89,6 +92,7 @@ class ModelSpec(NamedTuple):
     fit: Callable[[Any, DirectedRows], PairEstimator] | None = None
     options: Mapping[str, type] = MappingProxyType({})
     prepare: Callable[[ModelSpec, FittingTask, Mapping[str, Any]], ModelSpec] | None = None
+    modes: tuple[SharingMode, ...] = ("mps", "time_sliced")
 
 
 MODELS: Final = ("constant", "analytic", "kernels", "hierarchical")

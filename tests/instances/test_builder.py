@@ -267,7 +267,3 @@ def test_entries_have_the_mode_of_the_cluster():
         sliced.add_slowdown(["b", "b"], [1.5, 1.5], share=[50, 50])
     with pytest.raises(InputError, match=r"^slowdowns\[2\]\.mode: must be the cluster's sharing"):
         sliced.add_slowdown(["b", "b"], [1.5, 1.5], mode="mps")
-    sliced.add_node("n", 1, "V100", 16000.0)
-    where = r"^jobs\[0\]\.share\[0\]: cluster\.sharing time_sliced has no caps, got 50$"
-    with pytest.raises(InputError, match=where):
-        sliced.add_job("j", "a", state="running", gpus=["n-0"], share=[50])

@@ -56,6 +56,30 @@ def test_uncapped_pair_by_hand():
     assert slowdowns(workload(0.9, 0.3, 0.1), workload(0.5, 0.4, 0.2)) == pytest.approx([1.2, 1.2])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # Each waits for its turn whenever the other has work.
+        ({"gpu_util": 1.0}, {"gpu_util": 1.0}, [2.0, 2.0]),
+        ({"gpu_util": 0.8}, {"graphics_active": 0.5}, [1.5, 1.8]),
+        # A kernel on half of the SMs has the whole GPU in its turn; SM activity says no more.
+        ({"sm_active": 0.5, "gpu_util": 0.9}, {"sm_active": 0.1}, [2.0, 1.9]),
+        # A job without kernels neither waits nor is waited for.
+        ({"gpu_util": 0.0}, {"gpu_util": 0.7}, [1.0, 1.0]),
+    ],
+)
+def test_time_slices_by_hand(first, second, expected):
+    known = {
+        name: Workload(memory_mib=1, metrics=Metrics(**metrics))
+        for name, metrics in (("a", first), ("b", second))
+    }
+    pairs, shares = np.array([[0, 1], [0, 1]]), np.array([[0, 0], [50, 50]])
+    found = AnalyticPredictor().predict(known, pairs, shares, mode="time_sliced")
+    assert found.slowdown[0] == pytest.approx(expected)
+    assert np.isnan(found.slowdown[1]).all()
+    assert found.upper is None
+
+
 def test_capped_pair_by_hand():
     # A at 60 alone: compute 0.6 * (0.9 / 0.6 - 1) = 0.3; half the SMs suffice for dram: 1.3.
     # B at 40 alone: compute 0.1 * (0.5 / 0.4 - 1) = 0.025;

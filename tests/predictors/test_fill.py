@@ -216,7 +216,7 @@ class Cautious:
     def lacks(self, name, workload):
         return AnalyticPredictor().lacks(name, workload)
 
-    def predict(self, workloads, pairs, shares, gpu_model=None):
+    def predict(self, workloads, pairs, shares, gpu_model=None, mode="mps"):
         slowdown = AnalyticPredictor().predict(workloads, pairs, shares).slowdown
         return Prediction(slowdown, self.factor * slowdown)
 
@@ -260,3 +260,19 @@ def test_the_result_is_a_valid_instance_and_agrees_with_the_predictor(profiles, 
         exact = AnalyticPredictor().predict(filled.workloads, pair, split).slowdown[0]
         assert (np.array(entry.slowdown) >= exact - 1e-7).all()
         assert (np.array(entry.slowdown) <= exact + 1.001e-4).all()
+
+
+def test_where_jobs_take_turns_entries_are_of_that_mode():
+    turns = instance("aab", sharing="time_sliced", max_jobs_per_gpu=3)
+    filled = predict(turns, sets=True)
+    assert {entry.mode for entry in filled.slowdowns} == {"time_sliced"}
+    # Only their SM activity is known: each may hold the GPU all the time.
+    assert {e.pair: e.slowdown for e in filled.slowdowns if e.pair} == {
+        ("a", "a"): (2.0, 2.0),
+        ("a", "b"): (2.0, 2.0),
+    }
+    (of_three,) = (entry for entry in filled.slowdowns if entry.set)
+    assert of_three.slowdown == (3.0, 3.0, 3.0)
+    assert assumed(turns) == {"a": ("gpu_util by 1",), "b": ("gpu_util by 1",)}
+    # Entries of an earlier round under MPS are not carried over.
+    assert predict(turns, sets=True, previous=predict(instance("aab"))) == filled

@@ -11,8 +11,10 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 from dovetail.instances.plugins import OWN, Plugin
 from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModelOption, model_names, spec
+from dovetail.predictors.fill import predict
 from dovetail.predictors.folds import random_folds
 from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.online import Online
 from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
 from dovetail.predictors.training import fit, prepared, tried, update
 from tests.predictors.fitted import linear, member
@@ -294,6 +296,62 @@ def test_the_names_of_the_core_win(data, monkeypatch):
     )
     assert model_names() == MODELS
     assert fit(data, "constant").fits[GPU].member.form.kind == "constant"
+
+
+def turns(data):
+    """Return measurements of the same pairs that took turns, about twice as slow."""
+    found = (m.replace(slowdown=tuple(1 + s for s in m.slowdown)) for m in data.measurements)
+    return tuple(m.replace(mode="time_sliced") for m in found)
+
+
+def test_a_model_is_fitted_on_one_mode_and_answers_for_no_other(data, fitted, tmp_path):
+    both = data.replace(measurements=(*data.measurements, *turns(data)))
+    under_mps, by_turns = fit(both, "constant"), fit(both, "constant", mode="time_sliced")
+    assert answers(under_mps, data).slowdown == pytest.approx(
+        answers(fitted("constant"), data).slowdown
+    )
+    save_model(by_turns, tmp_path / "m.model")
+    loaded = load_model(tmp_path / "m.model")
+    assert loaded.mode == "time_sliced"
+    names, pair = data.workloads(GPU), np.array([[0, 1]])
+    measured = loaded.predict(names, pair, np.zeros_like(pair), GPU, "time_sliced").slowdown
+    expected = under_mps.predict(names, pair, np.zeros_like(pair), GPU).slowdown + 1
+    assert measured == pytest.approx(expected)
+    rule = "mode: the model was fitted on pairs measured under time_sliced, not mps"
+    with pytest.raises(InputError, match=rule):
+        loaded.predict(names, pair, np.zeros_like(pair), GPU)
+    with pytest.raises(InputError, match=rule):
+        loaded.predict_table(names, [(0, 0)], GPU)
+    world = data.instance(GPU, 1, memory_mib=1e6)
+    rule = "cluster.sharing: the predictor was fitted on pairs measured under time_sliced and not"
+    with pytest.raises(InputError, match=rule):
+        predict(world.replace(slowdowns=()), loaded)
+
+
+def test_measurements_of_another_mode_are_not_learnt(data, fitted):
+    begun = fitted("hierarchical")
+    mixed = data.replace(measurements=(*turns(data), *data.measurements))
+    learnt = update(begun, mixed).predictor
+    assert np.array_equal(answers(learnt, data).slowdown, answers(begun, data).slowdown)
+    online = Online(begun, len(data.measurements))
+    assert online.learn(mixed) == []
+    assert online.learnt == 0
+
+
+def test_pairs_of_two_modes_are_never_rows_of_one_model(data):
+    mixed = data.replace(measurements=(*data.measurements, *turns(data)))
+    with pytest.raises(InputError, match="must be of one sharing mode, got mps and time_sliced"):
+        prepared(mixed, "hierarchical")
+    assert prepared(mixed.in_mode("time_sliced"), "hierarchical").rows.mode == "time_sliced"
+
+
+def test_a_law_of_mps_is_not_fitted_to_time_slices(data):
+    sliced = data.replace(measurements=turns(data))
+    for model in ("analytic", "kernels"):
+        with pytest.raises(UnsupportedError, match=f"{model} models sharing under mps, not time"):
+            fit(sliced, model, mode="time_sliced")
+    with pytest.raises(InputError, match="must have at least one measured pair of mode mps"):
+        fit(sliced)
 
 
 def test_nothing_measured():

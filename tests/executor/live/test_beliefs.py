@@ -62,6 +62,24 @@ def test_measured_pairs_override_predictions_in_both_directions():
     assert beside_itself.source == "analytic, from solo profiles"
 
 
+def test_what_was_measured_under_mps_says_nothing_of_time_slices():
+    turns = together("a/a", "b/b", (1.7, 1.8)).replace(mode="time_sliced")
+    beliefs = Beliefs(data(TWO, [together("a/a", "b/b", (1.2, 1.4)), turns]))
+    names, where = ("a/a", "b/b"), ("A100", UNCAPPED, "a/a", "b/b")
+    by_turns = beliefs.table(names, ("A100",), (UNCAPPED,), sharing="time_sliced")
+    assert by_turns.belief(*where).slowdown == 1.7
+    assert table_of(beliefs).belief(*where).slowdown == 1.2
+    broken = Separated(
+        at_s=0.0, runs=("j0", "j1"), workloads=("a/a", "b/b"), shares=UNCAPPED,
+        gpu_model="A100", gsla=3.0, slowdown=3.5, mode="time_sliced",
+    )  # fmt: skip
+    assert by_turns.after([broken]).belief(*where).slowdown == 3.5
+    assert table_of(beliefs).after([broken]).belief(*where).slowdown == 1.2
+    # Without measurements: only their SM activity is known, so both may hold the GPU always.
+    estimate = Beliefs(data(TWO)).table(names, ("A100",), (UNCAPPED,), sharing="time_sliced")
+    assert estimate.belief(*where).slowdown == 2.0
+
+
 def test_measured_tail_latencies_are_believed_with_their_spread():
     one = together("a/a", "b/b", (1.2, 1.4)).replace(p99=(1.8, None))
     table = table_of(Beliefs(data(TWO, [one])))

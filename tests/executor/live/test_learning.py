@@ -104,6 +104,33 @@ def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tm
     assert not again.fitting
 
 
+@pytest.mark.usefixtures("shadowed", "usual_priority")
+def test_a_model_is_fitted_on_the_mode_in_which_devices_are_shared(tmp_path, learner_of):
+    pytest.importorskip("sklearn")
+    repository, into = Repository(tmp_path / "r.db"), tmp_path / "model"
+    repository.append(profiles(10), measurements(9))
+    ended, now = threading.Event(), ["time_sliced"]
+    options = {"into": into, "wake": ended.set, "kind": "constant", "sharing": lambda: now[0]}
+    learner = learner_of(repository, (MODEL,), **options)
+    learner.news()
+    assert not learner.fitting
+    turns = (m.replace(slowdown=(1.9, 1.9), mode="time_sliced") for m in measurements(9))
+    repository.append(measurements=turns)
+    learner.news()
+    assert learner.fitting
+    wait_until(ended.is_set)
+    model = learner.news().model
+    assert model.mode == "time_sliced"
+    assert model.fits[MODEL].limits == (1.9, 1.9)
+    # The model says nothing once the devices are shared under MPS, and another one is fitted.
+    now[0] = "mps"
+    assert not learner.fitting
+    learner.news()
+    table = learner.beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
+    assert "analytic" in table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9").source
+    assert learner.fitting
+
+
 @pytest.mark.usefixtures("usual_priority")
 def test_a_fit_that_fails_is_reported_and_does_not_begin_again_at_once(tmp_path, learner_of):
     repository, ended = Repository(tmp_path / "r.db"), threading.Event()

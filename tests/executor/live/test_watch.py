@@ -16,6 +16,7 @@ from dovetail.executor.live.watch import RunWatch, watched
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.instance import Cluster
 from tests.executor.live.telling import BOB, Story
 
 OPTIONS = WatchOptions()
@@ -29,6 +30,7 @@ class Known:
     def __init__(self, *profiles):
         self.profiles = {(p.workload, p.gpu_model, p.workers): p for p in profiles}
         self.asked = []
+        self.cluster = Cluster(nodes=())
 
     def alone(self, spec, gpu_model):
         return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, spec.workers))
@@ -285,12 +287,12 @@ def test_another_process_of_a_job_begins_to_count_anew():
 # Runs that share.
 
 
-def pair(scene, first=1.6, second=1.0, **fields):
+def pair(scene, first=1.6, second=1.0, shares=(50, 40), **fields):
     """Start two known jobs on one device, which do so many iterations a second."""
     scene.story.know("vision")
     scene.story.know("speech", owner=BOB)
-    a = scene.start("vision", "g0", share=50, rate=first)
-    b = scene.start("speech", "g0", share=40, rate=second, owner=BOB, **fields)
+    a = scene.start("vision", "g0", share=shares[0], rate=first)
+    b = scene.start("speech", "g0", share=shares[1], rate=second, owner=BOB, **fields)
     return a, b
 
 
@@ -383,6 +385,17 @@ def test_a_noisy_pair_is_looked_at_longer():
     [found] = scene.events
     assert found.window_s >= 4 * OPTIONS.window_s
     assert "±0.0%" not in found.measurement.source
+
+
+@pytest.mark.parametrize(("shares", "mode"), [((None, None), "time_sliced"), ((50, 40), "mps")])
+def test_what_is_measured_without_mps_is_of_time_slices(shares, mode):
+    # Runs with caps have outlived a service that had MPS.
+    scene = Scene(*KNOWN)
+    scene.known.cluster = Cluster(sharing="time_sliced", nodes=())
+    pair(scene, shares=shares)
+    scene.live(300)
+    measured = [event for event in scene.events if isinstance(event, events.Measured)]
+    assert {event.measurement.mode for event in measured} == {mode}
 
 
 def test_the_slowdown_of_a_gang_with_two_partners_is_not_attributed():

@@ -110,6 +110,7 @@ def test_without_mps_jobs_take_turns_and_no_share_is_held(make):
     pool = make(program="no-such-mps-control", splits=half_is_right())
     assert pool.pool.notice == TURNS
     assert pool.pool.cluster().shares == ()
+    assert pool.pool.cluster().sharing == "time_sliced"
     pool.pool.launch(a_run(SHOW, gpus=(FIRST,), env={"CUDA_MPS_PIPE_DIRECTORY": "/foreign"}))
     pool.wait_for("rank_ready")
     wait_until(lambda: "CUDA_VISIBLE" in log_of(pool))
