@@ -287,8 +287,8 @@ def _world_text(source: str | None, world: Instance) -> str:
         return f"synthetic, {workloads}: nothing in it was measured"
     known = [entry for entry in world.slowdowns if entry.slowdown is not None]
     pairs = sum(entry.pair is not None for entry in known)
-    made_up = source.startswith(LIBRARY) and source.removeprefix(LIBRARY) not in measured.names()
-    origin = ", none of them measured" if made_up else ""
+    measured_all = all(entry.source == "measured" for entry in known)
+    origin = "" if measured_all or not source.startswith(LIBRARY) else ", none of them measured"
     return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"
 
 

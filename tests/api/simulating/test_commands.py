@@ -642,8 +642,11 @@ def test_shipped_measurements_are_a_world(run):
     status, out, err = run("simulate", DAY, *world, "--policy", "fifo", "--json")
     assert (status, err) == (0, "")
     facts = json.loads(out)["facts"]["world"]
-    assert facts.startswith("library:h200-2026-11: 8 workloads, 59 slowdowns of pairs")
-    assert "measured" not in facts
+    assert facts == "library:h200-2026-11: 8 workloads, 59 slowdowns of pairs"
+    status, out, err = run("simulate", "library:h200-week", "--policy", "fifo", "--json")
+    assert (status, err) == (0, "")
+    facts = json.loads(out)["facts"]["world"]
+    assert facts == "library:h200-week: 8 workloads, 59 slowdowns of pairs"
 
 
 def result(policy, seed=0, **metrics):
