@@ -240,6 +240,17 @@ class Metrics(Record):
 METRICS: Final = tuple(Metrics.model_fields)
 """The names of all metrics."""
 
+FRACTIONS: Final = frozenset(
+    name for name, field in Metrics.model_fields.items() if field.annotation == Fraction | None
+)
+"""The metrics that are fractions; the others have no upper limit."""
+
+KERNEL_METRICS: Final = (
+    *("kernels_s", "kernel_mean_s", "kernel_weighted_s", "kernel_full", "kernel_occupancy"),
+    *("block_threads", "block_shared_bytes", "thread_registers"),
+)
+"""The metrics that describe a workload's kernels."""
+
 
 def _metric(name: str) -> str:
     if name not in METRICS:

@@ -13,9 +13,14 @@ from dovetail.executor.live.rates import Rate
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import METRICS, Metrics, SharingMode
+from dovetail.instances.instance import (
+    FRACTIONS,
+    KERNEL_METRICS,
+    METRICS,
+    Metrics,
+    SharingMode,
+)
 
-_UNBOUNDED: Final = {name for name in METRICS if name == "ipc" or name.endswith("_bytes_s")}
 _MOST: Final = 1e15
 _LEAST: Final = 1e-9
 _LEAST_SLOWDOWN: Final = 1e-3
@@ -83,6 +88,23 @@ def solo_profile(
     )
 
 
+def with_kernels_of(profile: SoloProfile, known: SoloProfile | None) -> SoloProfile:
+    """Return a profile that also has what an older one says of the workload's kernels.
+
+    Kernels a second follow the throughput, as an iteration launches as many as before. What was
+    read while the new profile was made stays.
+    """
+    if known is None or known.metrics is None:
+        return profile
+    older = known.metrics.to_data()
+    kernels = {name: older[name] for name in KERNEL_METRICS if name in older}
+    if "kernels_s" in kernels and profile.throughput and known.throughput:
+        grown = kernels["kernels_s"] * profile.throughput / known.throughput
+        kernels["kernels_s"] = _between(0.0, grown, _MOST)
+    found = profile.metrics.to_data() if profile.metrics else {}
+    return profile.replace(metrics=Metrics(**kernels | found))
+
+
 def measurement(
     workloads: Sequence[str],
     shares: Sequence[AnyShare],
@@ -147,7 +169,7 @@ def moment(at_s: float) -> str:
 
 
 def _values(name: str, readings: Iterable[Usage]) -> Iterator[float]:
-    most = _MOST if name in _UNBOUNDED else 1.0
+    most = 1.0 if name in FRACTIONS else _MOST
     for reading in readings:
         value = reading.metrics.get(name, math.nan)
         if not math.isnan(value):

@@ -7,7 +7,7 @@ from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent, Profiled, ProfileFailed
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.findings import moment, solo_profile
+from dovetail.executor.live.findings import moment, solo_profile, with_kernels_of
 from dovetail.executor.live.rates import Rate
 from dovetail.executor.live.tracks import PART, Track, Tracks
 from dovetail.instances.datasets.records import SoloProfile
@@ -93,6 +93,7 @@ def _profiled(tracks: Tracks, track: Track, rate: Rate) -> AnyEvent:
     profile = solo_profile(
         track.run, name, model, rate, memory_mib, devices, tracks.now_s, p99_s, neighbours
     )
+    profile = with_kernels_of(profile, tracks.described(track))
     if profile.share is None:
         tracks.found[name, model, track.run.spec.workers] = profile
     return Profiled(at_s=tracks.now_s, run=track.run.id, profile=profile)

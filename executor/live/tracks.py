@@ -275,6 +275,11 @@ class Tracks:
         found = self.found.get((track.name, model, track.run.spec.workers))
         return found or self._view.alone(track.run.spec, model)
 
+    def described(self, track: Track) -> SoloProfile | None:
+        """Return what is known of a run's workload alone and uncapped, if only of its kernels."""
+        known = self.alone(track)
+        return known or self._view.beliefs.data.uncapped(track.name, self.model(track))
+
     def solo_rate(self, track: Track) -> float | None:
         """Return the rate of a run's workload alone."""
         known = self.alone(track)

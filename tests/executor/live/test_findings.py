@@ -7,9 +7,18 @@ import math
 import pytest
 
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
-from dovetail.executor.live.findings import Slowed, measurement, moment, power_w, solo_profile
+from dovetail.executor.live.findings import (
+    Slowed,
+    measurement,
+    moment,
+    power_w,
+    solo_profile,
+    with_kernels_of,
+)
 from dovetail.executor.live.rates import Rate
 from dovetail.executor.pools.pool import Usage
+from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS
 from tests.executor.live.telling import ANN
 
 STEADY = Rate(4.0, 0.012, 0.0, 240.0, 60.0)
@@ -101,3 +110,28 @@ def test_the_variance_of_a_rate_of_bytes_is_kept():
     readings = [[Usage(k, metrics={"pcie_rx_bytes_s": rate})] for k, rate in enumerate(rates)]
     found = solo_profile(run_on("g0"), "ann/w", "H200", STEADY, 900.0, readings, 0.0)
     assert found.metrics_variance["pcie_rx_bytes_s"] == pytest.approx(1.45e8**2)
+
+
+def test_only_fractions_end_at_one():
+    assert {"sm_active", "gpu_util", "cpu_util", "kernel_full", "kernel_occupancy"} <= FRACTIONS
+    assert set(METRICS) - FRACTIONS >= set(KERNEL_METRICS) - {"kernel_full", "kernel_occupancy"}
+    most = dict.fromkeys(METRICS, 2.0)
+    readings = [[Usage(0.0, metrics=most)]]
+    found = solo_profile(run_on("g0"), "w", "M", STEADY, 1.0, readings, 0.0).metrics
+    assert found.to_data() == {name: 1.0 if name in FRACTIONS else 2.0 for name in METRICS}
+
+
+def profile(throughput, **metrics):
+    return SoloProfile(workload="w", gpu_model="M", throughput=throughput, metrics=metrics)
+
+
+def test_a_new_profile_keeps_what_is_known_of_the_kernels():
+    known = profile(10.0, sm_active=0.9, kernels_s=300.0, kernel_full=0.5)
+    found = with_kernels_of(profile(5.0, sm_active=0.4), known)
+    assert found.metrics.to_data() == {"sm_active": 0.4, "kernels_s": 150.0, "kernel_full": 0.5}
+    counted = with_kernels_of(profile(5.0, kernels_s=140.0), known)
+    assert counted.metrics.to_data() == {"kernels_s": 140.0, "kernel_full": 0.5}
+    unrated = profile(None, kernels_s=300.0)
+    assert with_kernels_of(profile(5.0), unrated).metrics.kernels_s == 300.0
+    for nothing in (None, profile(10.0, sm_active=0.9)):
+        assert with_kernels_of(profile(5.0, sm_active=0.4), nothing) == profile(5.0, sm_active=0.4)
