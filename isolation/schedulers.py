@@ -70,6 +70,13 @@ class _Answer(Record):
         return server.short_texts(escapes.items())
 
 
+def _kernels(launches: Mapping[str, int]) -> int | None:
+    """Return how many kernels were launched; a graph launches any number of them."""
+    if launches.get("graph"):
+        return None
+    return sum(number for name, number in launches.items() if name not in server.NO_LAUNCHES)
+
+
 class Schedulers:
     """The schedulers of a machine's GPUs, and the library that is loaded into runs.
 
@@ -173,7 +180,7 @@ class Schedulers:
         except (OSError, ValueError):
             return None
         pids = frozenset(client.pid for client in answer.clients)
-        return SchedulerStatus(pids, answer.launches, answer.escapes)
+        return SchedulerStatus(pids, answer.launches, answer.escapes, _kernels(answer.launches))
 
     def _start(self, socket: Path, uid: int) -> None:
         command = [*module_command(_PROGRAM), str(socket), "--daemon"]

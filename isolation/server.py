@@ -71,6 +71,9 @@ for, ``preempted`` counts preemptions of workers; the last two count launches of
 processes, ``not announced`` while busy streams use all lanes.
 """
 
+NO_LAUNCHES: Final = ("captured", "late", "preempted")
+"""The categories that count something other than launches."""
+
 _HELLO, _MODULE, _FORM, _MEASURED, _STATUS = range(1, 6)
 _HEADER: Final = struct.Struct("=II")
 _MEASUREMENT: Final = struct.Struct("=IIIIIId")

@@ -75,6 +75,13 @@ class _Fault(NamedTuple):
     runs: frozenset[str]
 
 
+class _Counted(NamedTuple):
+    """The kernels that isolated runs had launched on a GPU at a time."""
+
+    at_s: float
+    kernels: int
+
+
 class _Intercepted(TypedDict):
     launches: Mapping[str, int]
     escapes: Mapping[str, str]
@@ -155,6 +162,8 @@ class GpuPool(LocalPool):
         self._isolation, self._priorities = isolation, priorities
         self._unisolated: set[str] = set()
         self._statuses: Mapping[tuple[str, int], SchedulerStatus] = {}
+        self._counted: Mapping[str, _Counted] = {}
+        self._told: dict[str, _Counted] = {}
         under_mps = mps if self._has_mps else None
         tend = self._tend_schedulers if isolation is not None else None
         self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end, tend)
@@ -342,7 +351,7 @@ class GpuPool(LocalPool):
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics={**readings.metrics, **dcgm},
+            metrics={**readings.metrics, **dcgm, **self._kernels(name)},
             source=DCGM if dcgm else readings.source,
             memory_by_run=memory,
             clock_mhz=readings.clock_mhz,
@@ -476,7 +485,7 @@ class GpuPool(LocalPool):
             status = self._tend(name, uid, runs_there.values())
             if status is not None:
                 statuses[name, uid] = status
-        self._statuses = statuses
+        self._statuses, self._counted = statuses, _counted(statuses, boot_s())
 
     def _tend(
         self, name: str, uid: int, runs: Collection[tuple[Run, float]]
@@ -506,6 +515,16 @@ class GpuPool(LocalPool):
                 launches.update(status.launches)
                 escapes.update(status.escapes)
         return {"launches": launches, "escapes": escapes}
+
+    def _kernels(self, name: str) -> Mapping[str, float]:
+        """Return the kernels a second of isolated runs on a GPU since the last count."""
+        before, now = self._told.pop(name, None), self._counted.get(name)
+        if now is None:
+            return {}
+        self._told[name] = now
+        if before is None or now.kernels < before.kernels or now.at_s <= before.at_s:
+            return {}  # the scheduler has been replaced, or has not been asked again
+        return {"kernels_s": (now.kernels - before.kernels) / (now.at_s - before.at_s)}
 
     def _end(self, name: str, pids: Collection[int]) -> None:
         """Stop the runs that lost their work on a GPU with its MPS server."""
@@ -556,3 +575,17 @@ def _chosen(gpus: Sequence[NvmlGpu], only: Sequence[str]) -> list[NvmlGpu]:
     if not chosen:
         raise InputError("there is no usable GPU: see dovetail doctor", "--pool")
     return chosen
+
+
+def _counted(
+    statuses: Mapping[tuple[str, int], SchedulerStatus], at_s: float
+) -> Mapping[str, _Counted]:
+    """Return the kernels that were launched on each GPU whose schedulers all know how many."""
+    found: dict[str, list[int | None]] = defaultdict(list)
+    for (name, _), status in statuses.items():
+        found[name].append(status.kernels)
+    return {
+        name: _Counted(at_s, sum(number for number in numbers if number is not None))
+        for name, numbers in found.items()
+        if None not in numbers
+    }

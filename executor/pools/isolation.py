@@ -29,11 +29,14 @@ class SchedulerStatus(NamedTuple):
         Their kernel launches since the scheduler started, by category.
     escapes : mapping of str to str
         Their kernels that cannot be isolated at all, or not in some form, with the reason.
+    kernels : int or None
+        The kernels that they have launched since then; None if that is unknown.
     """
 
     pids: frozenset[int]
     launches: Mapping[str, int]
     escapes: Mapping[str, str]
+    kernels: int | None = None
 
 
 class Isolation(Protocol):

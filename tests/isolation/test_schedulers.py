@@ -151,6 +151,20 @@ def test_texts_of_a_replaced_scheduler_are_short_and_printable(schedulers):
         assert text.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("launches", "kernels"),
+    [
+        ({"isolated": 3, "whole": 4, "captured": 9, "late": 2, "preempted": 8}, 7),
+        ({"announced": 5, "not announced": 1}, 6),
+        ({"announced": 5, "graph": 1}, None),
+        ({}, 0),
+    ],
+)
+def test_kernels_are_counted_unless_there_are_graphs(schedulers, launches, kernels):
+    with _replaced_by(schedulers, json.dumps({"launches": launches}).encode()):
+        assert schedulers.status(UUID, ME).kernels == kernels
+
+
 def test_a_link_to_the_socket_of_another_is_not_followed(schedulers, tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="dv-") as folder,

@@ -122,6 +122,17 @@ def start_isolated(service, machine):
     return chat, train
 
 
+def test_launches_that_are_counted_anyway_are_kernels_a_second(machine, known):
+    with machine.service(watching=PATIENT) as service:
+        start_isolated(service, machine)
+
+        def read():
+            usage = service._observer.usage.get(machine.names[0])
+            return usage.metrics.get("kernels_s", 0.0) if usage else 0.0
+
+        wait_until(lambda: read() > 0)
+
+
 def finish(machine, name):
     (machine.work / f"finish-{name}").touch()
 
