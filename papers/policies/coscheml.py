@@ -13,18 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 import numpy as np
 
 from dovetail.instances._record import field_path
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import METRICS
+from dovetail.instances.instance import KERNEL_METRICS, METRICS
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.papers.policies.open_gpus import Cost, OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
+
+_COMPARED: Final = tuple(name for name in METRICS if name not in KERNEL_METRICS)
+"""The papers' profiles say nothing of single kernels."""
 
 
 @dataclass(frozen=True)
@@ -249,14 +253,15 @@ def utilisation(state: State, workload: int) -> float:
 def similarities(state: State) -> list[list[float]]:
     """Return the cosine similarity of the metric vectors of every two workloads, in [0, 1].
 
-    The vectors hold the metrics that every workload has, each divided by its largest value.
+    The vectors hold the metrics that every workload has, but those of kernels, each divided by its
+    largest value.
 
     Raises
     ------
     InputError
         When no metric is known for all workloads.
     """
-    rows = [[getattr(w.metrics, name, None) for name in METRICS] for w in state.workloads]
+    rows = [[getattr(w.metrics, name, None) for name in _COMPARED] for w in state.workloads]
     table = np.array(rows, dtype=float)
     table = table[:, ~np.isnan(table).any(axis=0)]
     if not table.size:

@@ -25,6 +25,19 @@ def test_the_least_similar_are_paired():
     assert companions(run(jobs, where, policy_named("mystic")))[2] == {1}
 
 
+def test_single_kernels_do_not_count():
+    where = profiled(
+        {
+            "a": _metrics(sm_active=0.8, dram_active=0.0, kernels_s=0.0),
+            "b": _metrics(sm_active=0.0, dram_active=0.5, kernels_s=1e5),
+            "c": _metrics(sm_active=0.6, dram_active=0.1, kernels_s=1e5),
+        },
+        gpus=2,
+    )
+    jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"), (0, 1, 10, "c"))
+    assert companions(run(jobs, where, policy_named("mystic")))[2] == {1}  # as without them
+
+
 def test_the_pair_that_is_least_alike_goes_first():
     # One place, with j0 (a). j1 (a too) came before j2 (b), which is less like it.
     where = profiled(
