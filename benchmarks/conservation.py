@@ -177,7 +177,9 @@ class _Check:
             (end - start) * self._rate(stay, present)
             for start, end, present in _segments(list(near.values()), begin, stay.end_s)
         )
-        kept_all = stay.ending != "failed"
+        kept_all = stay.ending == "finished" or (
+            stay.ending == "stopped" and self._options.saves_at_stop
+        )
         slack = _RELATIVE * max(1.0, done, self._trace.jobs[stay.job].duration_s)
         if (kept_all and abs(done - stay.done_s) > slack) or stay.done_s > done + slack:
             name = self._trace.jobs[stay.job].id

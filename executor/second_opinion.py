@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from dovetail.executor.state_instance import instance_of_starts, starting, staying
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.solver.policies.policy import Start
-from dovetail.solver.policies.state import State
+from dovetail.solver.policies.state import Job, State
+
+_ROUNDING: Final = 1e-8
+"""Relative difference up to which times count as equal."""
 
 
 def violations(state: State, starts: Sequence[Start]) -> list[str]:
@@ -31,6 +36,41 @@ def violations(state: State, starts: Sequence[Start]) -> list[str]:
     assigned = *staying(instance), *(starting(state, start) for start in starts)
     plan = Plan.model_construct(assignments=assigned)
     return [str(violation) for violation in check(instance, plan).violations]
+
+
+def unlawful(state: State, stops: Sequence[Job]) -> list[str]:
+    """Return a line for each rule of stops that stopping these running jobs breaks.
+
+    The rules are those of ``solver.policies.stops``, for policies that prove their decisions.
+
+    Parameters
+    ----------
+    state : State
+        The pool before the stops.
+    stops : sequence of Job
+        The jobs that a decision takes off their GPUs.
+    """
+    return [f"stops {job.id!r}, which {why}" for job in stops for why in _kept(state, job)]
+
+
+def _kept(state: State, job: Job) -> Iterator[str]:
+    """Yield why a job may not be stopped now."""
+    now_s = state.now
+    if state.running.get(job.number) is not job:
+        yield "does not run"
+        return
+    if any(other.latency for gpu in job.gpus for other in state.residents[gpu]):
+        yield "is latency-critical or shares a GPU with such a job"
+    if job.checkpoint_s == math.inf:
+        yield "does not resume from checkpoints"
+    again_s = job.waiting_since_s + job.stops_apart_s
+    if job.starts > 1 and now_s < again_s * (1 - _ROUNDING):
+        yield f"was stopped {now_s - job.waiting_since_s:.0f} s ago"
+    if job.gsla < math.inf:
+        speeds = [of_model[job.workload] for of_model in state.speed]
+        here_s = max(0.0, job.done(now_s) - job.resumed_s - job.checkpoint_s) / max(speeds)
+        if now_s - job.started_s + job.restart_s > job.gsla * here_s * (1 + _ROUNDING):
+            yield f"would break its gSLA of {job.gsla:g} by the restart"
 
 
 def malformed(state: State, start: Start) -> Iterator[str]:

@@ -209,6 +209,13 @@ _DESCRIBING = (
     option("--walltime TIME", "end it after this time", duration),
     option("--retries N", "start it again up to N times if it fails", whole(0), "0"),
     option("--no-requeue", "never stop it to start it again later"),
+    option(
+        "--checkpoint TIME",
+        "it writes a checkpoint at least this often (0: on SIGTERM), from which it resumes: the "
+        "policy may stop it for other jobs",
+        duration,
+    ),
+    option("--stops-apart TIME", "least time between two such stops (default: an hour)", duration),
     option("--grace TIME", "time between the signal to end and the kill", duration, "30s"),
     option(
         "--progress REGEX",

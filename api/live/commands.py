@@ -39,6 +39,8 @@ _FIELDS: Final = {
     "estimate": "estimate_s",
     "walltime": "walltime_s",
     "grace": "grace_s",
+    "checkpoint": "checkpoint_s",
+    "stops_apart": "stops_apart_s",
     "progress": "progress_pattern",
 }
 """The field of ``JobSpec`` that each of these options sets."""

@@ -377,7 +377,16 @@ def _limits(job: JobView) -> str:
     most = "no walltime" if job.walltime_s is None else f"walltime {lasting(job.walltime_s)}"
     memory = "" if job.memory_mib is None else f", {job.memory_mib:,.0f} MiB a worker"
     retries = "1 retry" if job.retries == 1 else f"{job.retries} retries"
-    return f"{most}{memory}, {retries}, grace {lasting(job.grace_s)}"
+    return f"{most}{memory}, {retries}, grace {lasting(job.grace_s)}{_stops(job)}"
+
+
+def _stops(job: JobView) -> str:
+    """Return whether the policy may stop a job for others."""
+    if job.checkpoint_s is None:
+        return ""
+    every = f"every {lasting(job.checkpoint_s)}" if job.checkpoint_s else "on SIGTERM"
+    apart = "" if job.stops_apart_s is None else f" at most every {lasting(job.stops_apart_s)}"
+    return f"; checkpoint {every}, may be stopped for other jobs{apart}"
 
 
 def _status(status: int | None) -> str:

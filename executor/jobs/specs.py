@@ -91,6 +91,11 @@ class JobSpec(Record):
     requeue : bool
         Whether it may be stopped in favour of another job and started again (like Slurm's
         ``--requeue``); it must resume from its own checkpoints.
+    checkpoint_s : float, optional
+        Most seconds of work between its checkpoints, 0 if it writes one on SIGTERM. If given, the
+        policy may stop it for other jobs; if not, it is stopped only to keep another job's gSLA.
+    stops_apart_s : float, optional
+        Least seconds between two such stops; an hour by default.
     grace_s : float
         Seconds from the request to stop (SIGTERM) to the kill.
     progress_pattern : str, optional
@@ -134,6 +139,8 @@ class JobSpec(Record):
     walltime_s: Positive | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
     requeue: StrictBool = True
+    checkpoint_s: NonNegative | None = None
+    stops_apart_s: NonNegative | None = None
     grace_s: NonNegative = 30.0
     progress_pattern: Annotated[Text, Field(max_length=1000)] | None = None
     public_log: StrictBool = False

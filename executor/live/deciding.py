@@ -21,9 +21,17 @@ from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.planning import PlannedDecision
 from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
-from dovetail.executor.live.starts import CannotStartError, in_groups, is_fresh, place, reservations
+from dovetail.executor.live.starts import (
+    CannotStartError,
+    in_groups,
+    is_fresh,
+    place,
+    reservations,
+    stop_reason,
+)
 from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.second_opinion import unlawful
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
@@ -174,20 +182,35 @@ class Decider:
     def carry_out(self, decision: Decision) -> None:
         """Stop and place jobs as decided, except starts that the checker refuses."""
         try:
-            decision = without_unfair_stops(decision, self._machine)
+            decision = self._lawful(without_unfair_stops(decision, self._machine))
             for job in decision.stops:
                 run = self._machine.jobs[job.id].run
                 if run is not None and run.spec.requeue:
-                    at_s, why = self._clock.now_s(), "the policy gives its devices to others"
+                    at_s, why = self._clock.now_s(), stop_reason(decision, job)
                     stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                     self._ledger.commit([stop])
-            self._start_all(decision.starts)
+            # Devices that a stop frees are busy until its processes are gone; then the policy
+            # decides again.
+            freed = {gpu for job in decision.stops for gpu in job.gpus}
+            self._start_all([one for one in decision.starts if freed.isdisjoint(one.gpus)])
             # The state is older than the starts, and the journal's time never goes back.
             now_s = self._clock.now_s()
             self._ledger.commit(reservations(self._view, decision.reserved, now_s))
             self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
         except JournalError as error:
             self._failed("journal", error)
+
+    def _lawful(self, decision: Decision) -> Decision:
+        """Return a decision without the stops that break a rule, if its policy keeps the rules."""
+        if decision.proof is None:
+            return decision
+        state, stays = self._view.state, set[int]()
+        for job in decision.stops:
+            for why in unlawful(state, [job]):
+                _LOG.warning("%s", why)
+                stays.update(job.gpus)
+        rest = decision.without(lambda start: not stays.isdisjoint(start.gpus))
+        return rest._replace(stops=tuple(job for job in rest.stops if stays.isdisjoint(job.gpus)))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that were carried out."""

@@ -76,10 +76,8 @@ def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
             for other in others
         ):
             stay.update(job.gpus)
-    return decision._replace(
-        stops=tuple(job for job in decision.stops if stay.isdisjoint(job.gpus)),
-        starts=tuple(start for start in decision.starts if stay.isdisjoint(start.gpus)),
-    )
+    rest = decision.without(lambda start: not stay.isdisjoint(start.gpus))
+    return rest._replace(stops=tuple(job for job in rest.stops if stay.isdisjoint(job.gpus)))
 
 
 class Precedence(NamedTuple):

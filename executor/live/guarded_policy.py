@@ -60,15 +60,16 @@ class GuardedPolicy:
     def starts(self, state: State) -> tuple[Start, ...]:
         """Return the starts of a new policy of this name on devices that are not reserved.
 
-        There are none if the policy would stop jobs for them.
+        Starts for which the policy would stop jobs are left out.
         """
         try:
             decision = services_first(state) or asked(policy_named(self.name), state)
         except Exception:
             # It will fail again when it decides, and that is reported.
             return ()
-        starts = (s for s in decision.starts if state.reserved_gpus.isdisjoint(s.gpus))
-        return () if decision.stops else tuple(starts)
+        taken = state.reserved_gpus.union(*(job.gpus for job in decision.stops))
+        starts = (start for start in decision.starts if start.job not in decision.stops)
+        return tuple(start for start in starts if taken.isdisjoint(start.gpus))
 
 
 def asked(policy: Policy, state: State) -> Decision:

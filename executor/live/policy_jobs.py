@@ -15,6 +15,9 @@ from dovetail.solver.policies.state import Job
 UNKNOWN_WORK_S: Final = 3600.0
 """Assumed work of a job without an estimate or a finished job of its workload."""
 
+LEAST_START_S: Final = 60.0
+"""Assumed least time from the start of a job to its first new work."""
+
 
 class RunHistory(NamedTuple):
     """A job's runs, read from its history.
@@ -42,6 +45,12 @@ class RunHistory(NamedTuple):
     held_s: float = 0.0
     done_s: float = 0.0
     waiting_since_s: float = 0.0
+
+    @property
+    def start_up_s(self) -> float:
+        """How long its present run took to start; 0 if it has not, or holds no devices."""
+        took_s = self.ran_from_s - self.started_s
+        return 0.0 if math.isnan(took_s) else took_s
 
     @classmethod
     def of(cls, live: LiveJob) -> Self:

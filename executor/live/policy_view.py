@@ -17,7 +17,12 @@ from dovetail.executor.jobs.specs import JobSpec, Run, WorkloadKey
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.policy_jobs import UNKNOWN_WORK_S, RunHistory, TrackedJob
+from dovetail.executor.live.policy_jobs import (
+    LEAST_START_S,
+    UNKNOWN_WORK_S,
+    RunHistory,
+    TrackedJob,
+)
 from dovetail.executor.live.policy_state import KindState, useful_caps
 from dovetail.executor.live.sharing_classes import Layout, SharingClass, workload_name
 from dovetail.executor.live.taking_part import most_of, taking_part
@@ -30,7 +35,7 @@ from dovetail.instances.sets import LARGEST, slowdown_at
 from dovetail.instances.shares import caps_of
 from dovetail.instances.slowdown_table import Caps
 from dovetail.solver.policies.policy import Start
-from dovetail.solver.policies.state import Job, Reservation
+from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation
 
 MEMORY_STEP_MIB: Final = 64.0
 """Memory given by owners is rounded up to a multiple of this, to keep the number of kinds low."""
@@ -441,7 +446,7 @@ class PolicyView:
         track.read_history(self._work_s(track.live), self.state.now)
         if live.state not in HOLDING or live.run is None:
             job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
-            job.work_s = self._work_s(live)
+            job.work_s, job.checkpoint_s = self._work_s(live), math.inf
             return
         place = self._gpu_place
         job.phase = "running"
@@ -450,6 +455,14 @@ class PolicyView:
         job.shares = shares if any(shares) else None
         if live.state is JobState.STARTING:
             job.since_s = now
+        if live.state is JobState.STOPPING:
+            # Its devices are idle soon, so no other job has to be stopped for them.
+            job.work_s = job.done(now) + live.grace_s
+        job.resumed_s, job.checkpoint_s = track.past.done_s, math.inf
+        if live.state is JobState.RUNNING and live.spec.requeue:
+            job.checkpoint_s = _or(live.spec.checkpoint_s, math.inf)
+        job.stops_apart_s = _or(live.spec.stops_apart_s, STOPS_APART_S)
+        job.restart_s = live.spec.grace_s + max(LEAST_START_S, track.past.start_up_s)
 
     def _work_s(self, live: LiveJob) -> float:
         """Return the estimated total work of a job, in seconds alone."""
@@ -489,6 +502,10 @@ class PolicyView:
             machines.models[machines.model[gpu]],
         )
         return found.slowdown if found else math.nan
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _wait(job: Job) -> tuple[float, int]:

@@ -19,8 +19,8 @@ from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
-from dovetail.solver.policies.policy import Start
-from dovetail.solver.policies.state import Reservation, State
+from dovetail.solver.policies.policy import Decision, Start
+from dovetail.solver.policies.state import Job, Reservation, State
 
 _LEAVING: Final = frozenset({JobState.STOPPING, JobState.LOST})
 
@@ -148,6 +148,13 @@ def _run(view: PolicyView, start: Start) -> Run:
         seats=seats,
         isolated=first or IDLE in shares,
     )
+
+
+def stop_reason(decision: Decision, job: Job) -> str:
+    """Return for whom a decision stops a job, as its owner reads it."""
+    starts = [one.job.id for one in decision.starts if not {*job.gpus}.isdisjoint(one.gpus)]
+    others = ", ".join(name for name in starts if name != job.id)
+    return f"the policy gives its devices to {others or 'others'}"
 
 
 def reservations(

@@ -102,6 +102,8 @@ class JobView:
     walltime_s: float | None = None
     retries: int = 0
     grace_s: float = 0.0
+    checkpoint_s: float | None = None
+    stops_apart_s: float | None = None
     public_log: bool = False
     output: str | None = None
     error: str | None = None

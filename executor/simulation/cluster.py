@@ -187,6 +187,7 @@ class SimulatedCluster:
         job.phase = "running"
         job.gpus, job.shares, job.mode = start.gpus, start.shares, start.mode
         job.started_s, job.since_s = state.now, state.now + delay_s
+        job.resumed_s = job.done_s
         job.starts += 1
         stay = Residence(outcome, speed, delay_s, job.done_s, state.now)
         self.residences[job.number] = stay

@@ -27,6 +27,9 @@ class Options:
         Seconds for which a failed node is down.
     checkpoint_s : float
         Seconds of work between the checkpoints that a failure falls back to.
+    saves_at_stop : bool
+        Whether a job that a policy stops writes a checkpoint then; if not, it falls back to its
+        last one, too.
     observe_s : float
         Seconds after which the slowdown of jobs that run together is known as a measurement.
     estimate_error : float
@@ -50,6 +53,7 @@ class Options:
     node_mtbf_s: float = math.inf
     repair_s: float = 3600.0
     checkpoint_s: float = 1800.0
+    saves_at_stop: bool = True
     observe_s: float = 60.0
     estimate_error: float = 0.0
     hosts_known: bool = True

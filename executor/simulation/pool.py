@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.executor.rounds import run_rounds
-from dovetail.executor.second_opinion import malformed, violations
+from dovetail.executor.second_opinion import malformed, unlawful, violations
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
 from dovetail.executor.simulation.history import Ending, History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options
@@ -208,6 +208,9 @@ class SimulatedPool:
             If the decision breaks a rule of the round problem.
         """
         touched: set[int] = set()
+        if decision.proof is not None:
+            for rule in unlawful(self.state, decision.stops):
+                raise self._broken(f"breaks a rule: {rule}")
         for job in decision.stops:
             if job.phase != "running":
                 raise self._broken(f"stops {job.id!r}, which does not run")
@@ -289,7 +292,8 @@ class SimulatedPool:
         state, now = self.state, self.state.now
         outcome, stay = self.history.outcomes[job.number], self._cluster.residences[job.number]
         self._cluster.settle(job)
-        if ending == "failed":
+        saves = ending != "failed" and self._options.saves_at_stop
+        if ending != "finished" and not saves:
             job.done_s -= (job.done_s - stay.done_at_start_s) % self._options.checkpoint_s
         kept_s = job.done_s - stay.done_at_start_s
         outcome.solo_s += kept_s / stay.speed
@@ -347,7 +351,8 @@ class SimulatedPool:
     def _seen_as(self, trace: Trace) -> list[Job]:
         """Return the jobs as the policy sees them, with believed work."""
         place = {name: k for k, name in enumerate(self.state.names)}
-        error = self._draw.standard_normal(len(trace.jobs)) * self._options.estimate_error
+        options = self._options
+        error = self._draw.standard_normal(len(trace.jobs)) * options.estimate_error
         return [
             Job(
                 number=k,
@@ -361,6 +366,8 @@ class SimulatedPool:
                 latency=job.priority == "latency",
                 tenant=job.tenant or "",
                 waiting_since_s=job.arrival_s,
+                restart_s=options.restart_s,
+                checkpoint_s=0.0 if options.saves_at_stop else options.checkpoint_s,
             )
             for k, job in enumerate(trace.jobs)
         ]

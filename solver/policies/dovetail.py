@@ -19,13 +19,17 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
-from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends
+from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends, waiting_work
 from dovetail.solver.policies.state import Job, Reservation, State
 from dovetail.solver.policies.state_round import Host, StateRound, joinable, may_join, outside
+from dovetail.solver.policies.stops import StopRules, StopSearch
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
 
 _OBJECTIVES = ("completion", "energy")
+
+_MOST_STOPS = 8
+"""Waiting jobs for which others are stopped in one decision."""
 
 _AGAIN_S = 1.0
 """Seconds until the next round if jobs start one by one beyond the capacity of hosts."""
@@ -116,6 +120,9 @@ class Dovetail:
     patience_stretch: float = 10.0
     window: int = 32
     time_limit_s: float = 1.0
+    preempt: bool = True
+    stop_margin: float = 10.0
+    stops_apart_s: float = 0.0
     _patience: Patience = field(init=False)
     _book: BeliefBook | None = field(default=None, init=False)
 
@@ -129,6 +136,8 @@ class Dovetail:
             "patience_stretch": 0,
             "window": 1,
             "time_limit_s": 0,
+            "stop_margin": 0,
+            "stops_apart_s": 0,
         }
         for name, least in least_of.items():
             value = getattr(self, name)
@@ -151,9 +160,14 @@ class Dovetail:
         if self.objective == "energy":  # it has no ends, so no reserved GPU is lent
             lent_s = dict.fromkeys(lent_s, state.now)
         proof = self._start_windows(draft, ends, lent_s)
+        stoppable_s = math.inf
+        if self.preempt and self.objective == "completion":
+            draft, proof, stoppable_s = self._stop(draft, ends, lent_s, proof)
         if not state.running and draft.idle_total == sum(state.idle_count):
             _start_first(draft, ForecastQueue.of(draft, ends, self.gpu_price).jobs)
         wake_s = self._patience.next_s(state)
+        if not math.isinf(stoppable_s):
+            wake_s = min(wake_s or math.inf, stoppable_s)
         if state.hosts is not None and 0 < draft.idle_total < sum(state.idle_count):
             # Beyond the capacity of a host, one more job may start in each round.
             wake_s = min(wake_s or math.inf, state.now + _AGAIN_S)
@@ -166,16 +180,44 @@ class Dovetail:
         state, proof = draft.state, None
         while (queue := ForecastQueue.of(draft, ends, self.gpu_price)).jobs:
             window = self._window(draft, queue.jobs, lent_s)
+            before = len(draft.decision().starts)
             found = self._start_best(draft, queue, window, lent_s)
+            for job, gpus, *_ in draft.decision().starts[before:]:
+                speed = state.speed[state.machines.model[gpus[0]]][job.workload]
+                ends[job.number] = state.now + float(waiting_work([job], state.now)[0]) / speed
             proof = found if proof is None else proof.followed_by(found)
             jobs = [queue.jobs[k] for k in window.jobs.tolist()]
             waiting = {job.number for job in draft.pending()}
             if not window.is_full or not waiting.isdisjoint(job.number for job in jobs):
                 break
-            for job in jobs:
-                speed = max(of_model[job.workload] for of_model in state.speed)
-                ends[job.number] = state.now + job.remaining(state.now) / speed
         return proof
+
+    def _stop(
+        self,
+        draft: Draft,
+        ends: dict[int, float],
+        lent_s: Mapping[int, float],
+        proof: RoundProof | None,
+    ) -> tuple[Draft, RoundProof | None, float]:
+        """Stop jobs for those that still wait, as long as that pays, each time with a round.
+
+        Returns the new draft and proof, and when more jobs may be stopped.
+        """
+        rules = StopRules(self.stop_margin, self.stops_apart_s, self._patience.of)
+        for _ in range(_MOST_STOPS):
+            search = StopSearch(draft, ends, lent_s, rules)
+            stops = search.best()
+            if stops is None:
+                return draft, proof, search.next_s()
+            trial, then = draft.copy(), dict(ends)
+            for job in stops.jobs:
+                trial.stop(job)
+            more = self._start_windows(trial, then, lent_s)
+            if stops.waiting in trial.pending():
+                break  # the round has better starts for the GPUs
+            draft, ends = trial, then
+            proof = more if proof is None or more is None else proof.followed_by(more)
+        return draft, proof, math.inf
 
     def _window(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> _Window:
         """Return the first jobs of the queue that some GPUs have room for, and their hosts."""
@@ -187,11 +229,14 @@ class Dovetail:
         hosts = [] if all_alone else joinable(draft, lent_s, book.most)
         gpus = np.array([len(host.gpus) for host in hosts], dtype=int)
         able, useful, seen = list[int](), np.zeros(len(hosts), dtype=bool), 0
+        stopped = {job.number for job in draft.decision().stops}
         while len(able) < size and seen < len(jobs):
             some = jobs[seen : seen + size]
             joins = may_join(draft.state, some, hosts, book)
             room = draft.idle_total + gpus @ joins
-            fits = np.flatnonzero([job.workers for job in some] <= room)[: size - len(able)]
+            waits = [job.number not in stopped for job in some]
+            fits = np.flatnonzero(waits & ([job.workers for job in some] <= room))
+            fits = fits[: size - len(able)]
             able += (seen + fits).tolist()
             useful |= joins[:, fits].any(axis=1)
             seen += len(some)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
+from typing import Self
 
 import numpy as np
 
@@ -46,6 +48,15 @@ class Draft:
         if state.reserved:
             self.keep(state.reserved_gpus)
 
+    def copy(self) -> Self:
+        """Return a draft with the same steps, to try others on."""
+        other = copy(self)
+        other.idle_count = list(self.idle_count)
+        other._starts, other._stops = list(self._starts), list(self._stops)
+        other._changed, other._started = dict(self._changed), dict(self._started)
+        other._kept = set(self._kept)
+        return other
+
     def keep(self, gpus: Collection[int]) -> None:
         """Treat reserved GPUs as busy."""
         self._count_idle([gpu for gpu in gpus if self.is_idle(gpu)], -1)
@@ -74,11 +85,15 @@ class Draft:
         """Return the jobs on a GPU after the steps so far."""
         return self._changed.get(gpu, self.state.residents[gpu])
 
-    def placed(self) -> Iterator[tuple[Job, Sequence[int]]]:
-        """Yield every job that is on GPUs after the steps so far, with its GPUs."""
+    def staying(self) -> Iterator[tuple[Job, Sequence[int]]]:
+        """Yield every running job that the steps so far do not stop, with its GPUs."""
         for job in self.state.running.values():
             if job not in self._stops:
                 yield job, job.gpus
+
+    def placed(self) -> Iterator[tuple[Job, Sequence[int]]]:
+        """Yield every job that is on GPUs after the steps so far, with its GPUs."""
+        yield from self.staying()
         for start in self._starts:
             yield start.job, start.gpus
 

@@ -68,12 +68,13 @@ class Patience:
         ahead = min([due for due in self._due(state) if due > state.now], default=math.inf)
         return None if math.isinf(ahead) else ahead
 
+    def of(self, job: Job) -> float:
+        """Return the patience of a job, in seconds."""
+        return self.patience_s + self.stretch * job.work_s
+
     def _due(self, state: State) -> list[float]:
         """Return when each waiting job becomes overdue."""
-        return [
-            job.waiting_since_s + self.patience_s + self.stretch * job.work_s
-            for job in state.pending.values()
-        ]
+        return [job.waiting_since_s + self.of(job) for job in state.pending.values()]
 
     def _overdue(self, state: State) -> list[Job]:
         waiting = zip(state.pending.values(), self._due(state), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -81,6 +81,18 @@ class Decision(NamedTuple):
     wake_s: float | None = None
     proof: RoundProof | None = None
     reserved: Mapping[int, Reservation] = MappingProxyType({})
+
+    def without(self, refused: Callable[[Start], bool]) -> Decision:
+        """Return the decision without some starts and without the stops that only these need."""
+        kept = tuple([start for start in self.starts if not refused(start)])
+        if len(kept) == len(self.starts):
+            return self
+        used = {gpu for start in kept for gpu in start.gpus}
+        lost = {gpu for start in self.starts for gpu in start.gpus} - used
+        stops = [
+            job for job in self.stops if not used.isdisjoint(job.gpus) or lost.isdisjoint(job.gpus)
+        ]
+        return self._replace(starts=kept, stops=tuple(stops))
 
 
 NOTHING = Decision()

@@ -35,10 +35,10 @@ class ForecastQueue(NamedTuple):
         """
         state = draft.state
         waiting = sorted(draft.pending(), key=lambda job: job.number)
-        work = remaining_work(waiting, state.now)
+        work = waiting_work(waiting, state.now)
         workers = np.array([job.workers for job in waiting], dtype=np.int64)
         weight = np.array([job.weight for job in waiting], dtype=np.float64)
-        running = list(state.running.values())
+        running = [job for job, _ in draft.staying()]
         held = np.column_stack(
             [remaining_work(running, state.now), [float(job.workers) for job in running]]
         )
@@ -56,6 +56,16 @@ def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
     work, done, rate, since = np.array(found, dtype=np.float64).reshape(-1, 4).T
     left = work - (done + rate * np.maximum(0.0, now - since))
     return np.asarray(np.maximum(LEAST_REMAINING_S, left))
+
+
+def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
+    """Return the seconds that waiting jobs will hold GPUs alone: a restart, and what is left, (n,).
+
+    A job that runs still is one that the decision stops, which also costs work.
+    """
+    restart = [job.restart_s if job.starts else 0.0 for job in jobs]
+    lost = [job.lost(now) if job.gpus else 0.0 for job in jobs]
+    return remaining_work(jobs, now) + restart + lost
 
 
 def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:

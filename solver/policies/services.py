@@ -88,10 +88,8 @@ def _gpus(reserved: Mapping[int, Reservation]) -> set[int]:
 
 def _without_starts(decision: Decision, gpus: Collection[int]) -> Decision:
     """Return a decision without its starts on these GPUs."""
-    starts = tuple([start for start in decision.starts if not set(gpus).intersection(start.gpus)])
-    if len(starts) == len(decision.starts):
-        return decision
-    return decision._replace(starts=starts, proof=None)
+    rest = decision.without(lambda start: not set(gpus).isdisjoint(start.gpus))
+    return decision if rest is decision else rest._replace(proof=None)
 
 
 def held_by_services(state: State) -> frozenset[int]:

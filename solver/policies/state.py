@@ -30,6 +30,9 @@ from dovetail.instances.slowdown_table import SlowdownTable
 LEAST_REMAINING_S = 1.0
 """The assumed remaining seconds of a job that has exceeded its estimate."""
 
+STOPS_APART_S = 3600.0
+"""Least seconds between two stops of a job whose owner allows nothing else."""
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -72,7 +75,17 @@ class Job:
     starts : int
         How many times it was started.
     waiting_since_s : float
-        When it last began to wait.
+        When it last began to wait: its arrival, or when it was last taken off its GPUs.
+    resumed_s : float
+        Seconds of work that were done when its present stay on GPUs began.
+    restart_s : float
+        Seconds without progress at the start of each stay after the first.
+    checkpoint_s : float
+        Seconds of work between its checkpoints, which a stop may cost at most; 0 if it writes one
+        when it is stopped. Infinite if it does not resume, so that no rule of ``stops`` allows to
+        stop it.
+    stops_apart_s : float
+        Least seconds between two of its stops, as its owner allows.
     """
 
     number: int
@@ -96,6 +109,10 @@ class Job:
     held_s: float = 0.0
     starts: int = 0
     waiting_since_s: float = 0.0
+    resumed_s: float = 0.0
+    restart_s: float = 0.0
+    checkpoint_s: float = math.inf
+    stops_apart_s: float = STOPS_APART_S
 
     @property
     def tail_limit(self) -> float:
@@ -109,6 +126,10 @@ class Job:
     def remaining(self, now: float) -> float:
         """Return the expected remaining seconds of work, at least one."""
         return max(LEAST_REMAINING_S, self.work_s - self.done(now))
+
+    def lost(self, now: float) -> float:
+        """Return the seconds of work that a stop may cost: those since its last checkpoint."""
+        return min(self.checkpoint_s, self.done(now) - self.resumed_s)
 
     def held(self, now: float) -> float:
         """Return the seconds for which it has held GPUs by ``now``."""

@@ -19,7 +19,7 @@ from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.shares import share_of
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.queue_forecast import remaining_work
+from dovetail.solver.policies.queue_forecast import remaining_work, waiting_work
 from dovetail.solver.policies.state import Job, State
 from dovetail.solver.types import Choice
 
@@ -74,7 +74,7 @@ class StateRound:
         )
         if compiled.hosts is not None:
             # Running jobs that no job joins matter too if their host slows them.
-            held |= {n: list(job.gpus) for n, job in state.running.items() if n not in held}
+            held |= {j.number: list(on) for j, on in draft.staying() if j.number not in held}
             closed = _closed_hosts(draft, held)
             columns = _columns(state, held, jobs)
             compiled = replace(compiled, jobs=columns, host_closed=closed)
@@ -114,8 +114,9 @@ def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]
     state = draft.state
     starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
     on: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for gpu, residents in enumerate(state.residents):
-        if 0 < len(residents) < most:
+    for gpu in range(len(state.residents)):
+        residents = draft.residents(gpu)
+        if 0 < len(residents) < most and gpu not in starting:
             on[tuple([job.number for job in residents])].append(gpu)
     partial, kept = state.machines.rules.gang_sharing == "partial", lent_s.keys() | starting
     hosts = [
@@ -201,7 +202,7 @@ def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[floa
 def _closed_hosts(draft: Draft, held: Mapping[int, Sequence[int]]) -> set[int]:
     """Return the nodes with jobs that already start or take part with only some of their GPUs."""
     running, node = draft.state.running, draft.state.machines.node
-    parted = [job.gpus for n, job in running.items() if len(held[n]) < job.workers]
+    parted = [job.gpus for job, _ in draft.staying() if len(held[job.number]) < job.workers]
     starting = [gpus for job, gpus in draft.placed() if job.number not in running]
     return {node[gpu] for gpus in (*parted, *starting) for gpu in gpus}
 
@@ -231,7 +232,9 @@ def _columns(state: State, held: Mapping[int, Sequence[int]], waiting: Sequence[
         workers=workers,
         weight=np.array([job.weight for job in jobs], dtype=np.float64),
         gsla=np.array([job.gsla for job in jobs], dtype=np.float64),
-        remaining_s=remaining_work(jobs, state.now),
+        remaining_s=np.concatenate(
+            [remaining_work([job for job, _ in hosts], state.now), waiting_work(waiting, state.now)]
+        ),
         arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
         latency=np.array([job.latency for job in jobs], dtype=bool),
         running=np.arange(len(jobs)) < len(hosts),

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from dovetail import check
-from dovetail.executor.second_opinion import violations
+from dovetail.executor.second_opinion import unlawful, violations
 from dovetail.executor.simulation.beliefs import LogNormalNoise
 from dovetail.executor.state_instance import (
     instance_of,
@@ -181,3 +181,40 @@ def test_a_part_of_the_round_gives_the_same_answer_as_all_of_it(seed):
         # One is carried out, whatever it breaks.
         for start in starts[:1]:
             put(state, *start)
+
+
+RAN = {"started_s": 0.0, "rate": 1.0, "work_s": 9000.0, "checkpoint_s": 0.0, "restart_s": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, ""),
+        ({"checkpoint_s": math.inf}, "does not resume from checkpoints"),
+        ({"starts": 2, "waiting_since_s": 2000.0}, "was stopped 2000 s ago"),
+        ({"starts": 2, "waiting_since_s": 400.0}, ""),
+        ({"starts": 2, "waiting_since_s": 2000.0, "stops_apart_s": 1800.0}, ""),
+        ({"gsla": 1.1, "started_s": 3400.0, "done_s": -3400.0}, ""),
+        ({"gsla": 1.0}, "would break its gSLA of 1 by the restart"),
+        # Of 4,000 s of work, 400 would be lost: 4,060 s on GPUs for 3,600 s alone.
+        ({"gsla": 1.1, "checkpoint_s": 400.0}, "would break its gSLA of 1.1 by the restart"),
+        ({"gsla": 1.1, "checkpoint_s": 300.0}, ""),
+        ({"gsla": 1.5, "rate": 0.5}, "would break its gSLA of 1.5 by the restart"),
+        ({"latency": True}, "is latency-critical or shares a GPU with such a job"),
+    ],
+)
+def test_stops_that_break_a_rule_are_refused(changes, broken):
+    state = state_of(world(), ("a", (0,), RAN | changes))
+    state.now = 4000.0
+    found = unlawful(state, [state.running[0]])
+    assert found == ([f"stops 'j0', which {broken}"] if broken else [])
+
+
+def test_neither_co_runners_of_services_nor_waiting_jobs_are_stopped():
+    state = state_of(world(), ("a", (0,), RAN), ("b", (0,), {"latency": True}), ("a", (), {}))
+    state.now = 4000.0
+    found = unlawful(state, [state.running[0], state.pending[2]])
+    assert [line.partition("which ")[2] for line in found] == [
+        "is latency-critical or shares a GPU with such a job",
+        "does not run",
+    ]

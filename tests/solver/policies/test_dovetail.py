@@ -83,7 +83,8 @@ def test_what_was_measured_overrides_what_was_predicted():
     where = world(gpus=1, slowdowns=[("a", "b", 4.0, 4.0)])
     believed = SlowdownTable.of(world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)]))
     jobs = trace((0, 1, 2000, "a"), (10, 1, 100, "b"), (600, 1, 1000, "b"))
-    history = run(jobs, where, policy_named("dovetail"), Options(observe_s=60), believed)
+    policy = policy_named("dovetail:preempt=false")
+    history = run(jobs, where, policy, Options(observe_s=60), believed)
     first, second = history.outcomes[1], history.outcomes[2]
     assert first.first_start_s == 10
     assert second.first_start_s == history.outcomes[0].finish_s
@@ -222,8 +223,9 @@ def test_gangs_share_as_the_cluster_lets_them(sharing, starts):
     # A gang of two may be joined by a single of 100 s on one GPU, or only by a gang of two.
     slowdowns = [("a", "b", 1.1, 1.1), ("a", "a", 1.1, 1.1)]
     where = world(gpus=2, slowdowns=slowdowns, gang_sharing=sharing)
-    single = run(trace((0, 2, 1000, "a"), (1, 1, 100, "b")), where, policy_named("dovetail"))
-    gang = run(trace((0, 2, 1000, "a"), (1, 2, 100, "a")), where, policy_named("dovetail"))
+    policy = policy_named("dovetail:preempt=false")
+    single = run(trace((0, 2, 1000, "a"), (1, 1, 100, "b")), where, policy)
+    gang = run(trace((0, 2, 1000, "a"), (1, 2, 100, "a")), where, policy)
     found = [*_first_starts(single), _first_starts(gang)[1]]
     assert found == starts
 

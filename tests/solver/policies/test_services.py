@@ -45,7 +45,7 @@ def test_a_policy_that_knows_no_reservations_cannot_break_one():
 def test_what_is_reserved_for_another_is_not_taken():
     # The first gang is overdue when the service comes: the two GPUs are the gang's.
     jobs = trace((0, 1, 1000, "b"), (0, 1, 2000, "b"), (1, 2, 100, "b"), (1500, 1, 50, "a"))
-    policy = policy_named("dovetail:patience_s=100,patience_stretch=0")
+    policy = policy_named("dovetail:patience_s=100,patience_stretch=0,preempt=false")
     history = run(with_services(jobs, 3), metered(gpus=2), policy)
     assert stays_of(history, 2)[0].start_s == 2000.0
 

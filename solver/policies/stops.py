@@ -1,0 +1,279 @@
+"""Stops of running jobs for waiting ones: which are lawful, and which pay.
+
+*The law.* A job may be stopped
+
+- if it resumes from checkpoints (``Job.checkpoint_s``), is not just being restarted, and neither is
+  latency-critical nor shares a GPU with such a job;
+- if its last stop is ``Job.stops_apart_s`` ago: an hour, unless its owner allows another time;
+- if its gSLA has room for the stop. With G the gSLA, t the seconds since it was put on its GPUs, d
+  the seconds alone that its work takes from then up to its last checkpoint, and R the seconds of a
+  restart:
+
+      t + R <= G d.
+
+  So each stay on GPUs pays for the restart after it, and as a job never runs slower than G, it
+  holds GPUs for at most G times its length alone, whatever that is. A gSLA is thus about the time
+  on GPUs, including restarts and work that is done twice; to wait again is part of the completion
+  time only.
+
+*The worth.* The queue is laid out on the GPUs as they are expected to become idle, each job alone,
+in the order of weighted shortest GPU time: once as it is, and once with the stopped jobs in the
+queue, their restarts and lost work included, and the job for which they are stopped first. The
+difference of the total weighted completion times is the gain. It must exceed the weighted seconds
+of restarts and lost work, which it already contains, by a margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.arrays import Floats
+from dovetail.formulations.prices import ROUNDING, Asks, layout
+from dovetail.formulations.rules import room_mib
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.queue_forecast import waiting_work
+from dovetail.solver.policies.services import held_by_services
+from dovetail.solver.policies.state import Job
+
+_MOST_TRIED: Final = 8
+"""Waiting jobs for which stops are tried before none is made."""
+
+_LEAST_WEIGHT: Final = 1e-9
+
+_Unit = tuple[Job, ...]
+"""Running jobs that share GPUs with each other, and with no others."""
+
+
+class Stops(NamedTuple):
+    """A waiting job, and the running ones that are stopped for it."""
+
+    waiting: Job
+    jobs: tuple[Job, ...]
+
+
+class StopRules(NamedTuple):
+    """What a policy demands of stops beyond the law.
+
+    Attributes
+    ----------
+    margin : float
+        A stop must gain more than this many times its cost, net of the cost.
+    apart_s : float
+        Least seconds between two stops of a job, if that is more than its owner allows.
+    patience : callable
+        Returns the seconds after which a job has waited, in all its waits, too long to be stopped.
+    """
+
+    margin: float
+    apart_s: float
+    patience: Callable[[Job], float]
+
+
+def stoppable_from_s(job: Job, speed: float, now: float, apart_s: float = 0.0) -> float:
+    """Return from when a running job may be stopped if it goes on at its present rate.
+
+    Latency-critical jobs beside it are not considered.
+
+    Parameters
+    ----------
+    job : Job
+        A running job.
+    speed : float
+        The largest speed that its workload has on any GPU.
+    now : float
+        The pool's time.
+    apart_s : float
+        Least seconds between two stops, if that is more than the job's own.
+
+    Returns
+    -------
+    float
+        A time; infinity if it may not be stopped.
+    """
+    if job.latency or math.isinf(job.checkpoint_s):
+        return math.inf
+    start_s = max(now, job.since_s)
+    if job.starts > 1:
+        start_s = max(start_s, job.waiting_since_s + max(job.stops_apart_s, apart_s))
+    if math.isinf(job.gsla):
+        return start_s
+    taken_s = now - job.started_s + job.restart_s
+    kept = job.done(now) - job.lost(now) - job.resumed_s
+    if taken_s <= job.gsla * kept / speed * (1 + ROUNDING):
+        return start_s
+    earned = job.gsla * job.rate / speed - 1  # a second
+    if earned <= 0:
+        return math.inf
+    saved = job.done(now) - job.checkpoint_s - job.resumed_s
+    return max(start_s, now + (taken_s - job.gsla * saved / speed) / earned)
+
+
+class StopSearch:
+    """The stops that pay after a round, and when more of them will be lawful.
+
+    Jobs that share GPUs are stopped together or not at all, so that no other job changes its pace.
+
+    Parameters
+    ----------
+    draft : Draft
+        The pool and the decision so far.
+    ends : mapping
+        When jobs on GPUs are expected to end, by number.
+    closed : collection of int
+        GPUs whose jobs are not stopped and that get none of these starts, such as reserved ones.
+    rules : StopRules
+        What the policy demands.
+    """
+
+    def __init__(
+        self, draft: Draft, ends: Mapping[int, float], closed: Collection[int], rules: StopRules
+    ) -> None:
+        state = draft.state
+        self._draft, self._state, self._ends, self._rules = draft, state, ends, rules
+        self._speed = np.array(state.speed).max(axis=0)
+        stopped = {job.number for job in draft.decision().stops}
+        waiting = [job for job in draft.pending() if job.number not in stopped]
+        everyone = [*waiting, *(job for job, _ in draft.staying())]
+        gpu_time = _gpu_time(everyone, self._seconds(everyone)).tolist()
+        numbers = [job.number for job in everyone]
+        self._order = dict(zip(numbers, zip(gpu_time, numbers, strict=True), strict=True))
+        self._waiting = sorted(waiting, key=self._place)
+        starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
+        self._closed = starting.union(closed)
+
+    def best(self) -> Stops | None:
+        """Return stops for the first waiting job for which some pay; None if none do."""
+        now_s = self._state.now
+        units = [one for one in self._units() if all(self._from_s(j) <= now_s for j in one)]
+        if not units or not self._waiting:
+            return None
+        outlook = _Outlook(self._draft, self._ends, self._seconds)
+        for job in self._waiting[:_MOST_TRIED]:
+            later = [unit for unit in units if self._place(job) < min(map(self._place, unit))]
+            for chosen in self._choices(job, later):
+                jobs = tuple(one for unit in chosen for one in unit)
+                cost = math.fsum(one.weight * (one.restart_s + one.lost(now_s)) for one in jobs)
+                if outlook.gain(job, jobs) > self._rules.margin * cost:
+                    return Stops(job, jobs)
+        return None
+
+    def next_s(self) -> float:
+        """Return when the next job may be stopped, of those that a waiting job goes before."""
+        if not self._waiting:
+            return math.inf
+        first, now_s = self._place(self._waiting[0]), self._state.now
+        later = [unit for unit in self._units() if first < min(map(self._place, unit))]
+        moments = [max(map(self._from_s, unit)) for unit in later]
+        return min([at_s for at_s in moments if at_s > now_s], default=math.inf)
+
+    def _units(self) -> list[_Unit]:
+        """Return the units on open GPUs without a service, the last in the queue first."""
+        state, kept = self._state, held_by_services(self._state)
+        found, seen = list[_Unit](), set[int]()
+        for job, _ in self._draft.staying():
+            if job.number in seen:
+                continue
+            unit, at = {job.number: job}, [job]
+            while at:
+                beside = [other for gpu in at.pop().gpus for other in state.residents[gpu]]
+                at += [other for other in beside if other.number not in unit]
+                unit.update((other.number, other) for other in beside)
+            seen.update(unit)
+            gpus = {gpu for one in unit.values() for gpu in one.gpus}
+            if kept.isdisjoint(unit) and self._closed.isdisjoint(gpus):
+                found.append(tuple(unit.values()))
+        return sorted(found, key=lambda unit: min(map(self._place, unit)), reverse=True)
+
+    def _choices(self, job: Job, units: Sequence[_Unit]) -> Iterator[Sequence[_Unit]]:
+        """Yield for each GPU model the units that would leave a job enough GPUs.
+
+        That is the smallest one that suffices; if none does, those that come last in the queue.
+        """
+        machines = self._state.machines
+        need_mib = self._state.modes[job.workload][0].memory_mib
+        fits = [need_mib <= room_mib(each) for each in machines.memory_mib]
+        idle = [gpu for gpu in self._draft.idle_gpus() if gpu not in self._closed]
+        for model in range(len(machines.models)):
+            ok = [fit and each == model for fit, each in zip(fits, machines.model, strict=True)]
+            missing = job.workers - sum(ok[gpu] for gpu in idle)
+            freed = [len({gpu for one in unit for gpu in one.gpus if ok[gpu]}) for unit in units]
+            enough = [k for k, gpus in enumerate(freed) if gpus >= missing]
+            if missing <= 0 or sum(freed) < missing:
+                continue
+            if enough:
+                yield [units[min(enough, key=freed.__getitem__)]]
+                continue
+            some = list[int]()
+            for k, gpus in enumerate(freed):
+                if gpus and sum(freed[j] for j in some) < missing:
+                    some.append(k)
+            for k in list(some):
+                if sum(freed[j] for j in some) - freed[k] >= missing:
+                    some.remove(k)
+            yield [units[k] for k in some]
+
+    def _from_s(self, job: Job) -> float:
+        """Return from when a job may be stopped by law and by the policy's rules."""
+        now_s = self._state.now
+        if now_s - job.arrival_s - job.held(now_s) > self._rules.patience(job):
+            return math.inf
+        return stoppable_from_s(job, float(self._speed[job.workload]), now_s, self._rules.apart_s)
+
+    def _place(self, job: Job) -> tuple[float, int]:
+        return self._order[job.number]
+
+    def _seconds(self, jobs: Sequence[Job]) -> Floats:
+        """Return how long each job would hold GPUs alone if it started now or was stopped."""
+        on = [job.workload for job in jobs]
+        return np.asarray(waiting_work(jobs, self._state.now) / self._speed[on])
+
+
+class _Outlook:
+    """The completion times that are expected with and without stops."""
+
+    def __init__(
+        self, draft: Draft, ends: Mapping[int, float], seconds: Callable[[Sequence[Job]], Floats]
+    ) -> None:
+        self._ends, self._now, self._seconds = ends, draft.state.now, seconds
+        self._waiting, self._idle = draft.pending(), draft.idle_total
+        self._until_s = np.full(len(draft.state.machines), -np.inf)
+        for job, gpus in draft.placed():
+            for gpu in gpus:
+                self._until_s[gpu] = max(self._until_s[gpu], ends[job.number])
+        self._as_it_is = self._total(self._waiting, self._until_s, self._idle)
+
+    def gain(self, job: Job, stopped: Sequence[Job]) -> float:
+        """Return the weighted seconds of completion time that stops for a job save."""
+        until_s = self._until_s.copy()
+        freed = sorted({gpu for one in stopped for gpu in one.gpus})
+        until_s[freed] = -np.inf
+        first = [job, *(one for one in self._waiting if one is not job), *stopped]
+        after = self._total(first, until_s, self._idle + len(freed), leads=True)
+        undisturbed = math.fsum(
+            one.weight * (self._ends[one.number] - self._now) for one in stopped
+        )
+        return self._as_it_is + undisturbed - after
+
+    def _total(self, jobs: Sequence[Job], until_s: Floats, idle: int, leads: bool = False) -> float:
+        """Return the total weighted completion time of waiting jobs; the first one may lead."""
+        seconds = self._seconds(jobs)
+        workers = np.array([job.workers for job in jobs], dtype=np.int64)
+        weight = np.array([job.weight for job in jobs], dtype=np.float64)
+        number = np.array([job.number for job in jobs], dtype=np.int64)
+        after = np.arange(len(jobs)) >= leads
+        order = np.lexsort((number, _gpu_time(jobs, seconds), after))
+        busy_s = np.sort(until_s[until_s > -np.inf]) - self._now
+        asks = Asks(workers[order], seconds[order], weight[order])
+        starts = layout([0.0] * idle + busy_s.tolist(), asks)
+        return float((weight[order] * (starts + seconds[order])).sum())
+
+
+def _gpu_time(jobs: Sequence[Job], seconds: Floats) -> Floats:
+    """Return the GPU time of each job over its weight; those with less go first."""
+    workers = np.array([job.workers for job in jobs], dtype=np.float64)
+    weight = np.array([job.weight for job in jobs], dtype=np.float64)
+    return np.asarray(seconds * workers / np.maximum(weight, _LEAST_WEIGHT))
