@@ -398,7 +398,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "retries": "Number of restarts after failures.",
         "grace_s": "Time from SIGTERM to SIGKILL, s.",
         "checkpoint_s": "Most work between its checkpoints, s, 0 if it writes one on SIGTERM; null "
-        "if the policy may not stop it for other jobs.",
+        "if the policy `dovetail` may not stop it for other jobs.",
         "stops_apart_s": "Least time between two such stops, s; null for an hour.",
         "public_log": "Whether other users may read its output.",
         "output": "The file that its output is appended to, with the patterns as submitted.",

@@ -211,8 +211,8 @@ _DESCRIBING = (
     option("--no-requeue", "never stop it to start it again later"),
     option(
         "--checkpoint TIME",
-        "it writes a checkpoint at least this often (0: on SIGTERM), from which it resumes: the "
-        "policy may stop it for other jobs",
+        "it resumes from a checkpoint that it writes at least this often (0: on SIGTERM): the "
+        "policy dovetail may stop it for other jobs",
         duration,
     ),
     option("--stops-apart TIME", "least time between two such stops (default: an hour)", duration),

@@ -93,7 +93,7 @@ class JobSpec(Record):
         ``--requeue``); it must resume from its own checkpoints.
     checkpoint_s : float, optional
         Most seconds of work between its checkpoints, 0 if it writes one on SIGTERM. If given, the
-        policy may stop it for other jobs; if not, it is stopped only to keep another job's gSLA.
+        policy ``dovetail`` may stop it for other jobs.
     stops_apart_s : float, optional
         Least seconds between two such stops; an hour by default.
     grace_s : float

@@ -36,6 +36,7 @@ from dovetail.executor.system.clock import ServiceClock
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.services import services_kept
+from dovetail.solver.policies.state import Reservation
 
 REST: Final = 4.0
 """After a decision, the service's thread does other things for this many times its length."""
@@ -189,16 +190,30 @@ class Decider:
                     at_s, why = self._clock.now_s(), stop_reason(decision, job)
                     stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                     self._ledger.commit([stop])
-            # Devices that a stop frees are busy until its processes are gone; then the policy
-            # decides again.
+            # Devices that a stop frees are busy until its processes are gone.
             freed = {gpu for job in decision.stops for gpu in job.gpus}
-            self._start_all([one for one in decision.starts if freed.isdisjoint(one.gpus)])
+            at_once = [start for start in decision.starts if freed.isdisjoint(start.gpus)]
+            self._start_all(at_once)
+            later = [start for start in decision.starts if start not in at_once]
+            kept = self._kept(later) if decision.proof else {}
             # The state is older than the starts, and the journal's time never goes back.
             now_s = self._clock.now_s()
-            self._ledger.commit(reservations(self._view, decision.reserved, now_s))
+            self._ledger.commit(reservations(self._view, kept | {**decision.reserved}, now_s))
             self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
         except JournalError as error:
             self._failed("journal", error)
+
+    def _kept(self, starts: Sequence[Start]) -> dict[int, Reservation]:
+        """Return reservations of devices that are being freed, no device twice.
+
+        Otherwise the stopped job might get its devices back in the next round.
+        """
+        found, taken = dict[int, Reservation](), set[int]()
+        for start in starts:
+            if taken.isdisjoint(start.gpus):
+                taken.update(start.gpus)
+                found[start.job.number] = Reservation(start.gpus, self._view.state.now)
+        return found
 
     def _lawful(self, decision: Decision) -> Decision:
         """Return a decision without the stops that break a rule, if its policy keeps the rules."""

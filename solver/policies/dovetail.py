@@ -67,9 +67,14 @@ class Dovetail:
     of running pairs override predictions, gSLAs are checked against upper bounds, and no sharing
     starts that is expected to end later than the last job without it.
 
-    Running jobs stay where they are. ``Decision.proof`` covers the jobs that took part in the round
-    (``RoundProof.jobs``), including those that no GPU has room for. Starts of overdue jobs come
-    before the round.
+    Running jobs stay where they are, unless the round leaves jobs waiting and it pays to stop
+    running ones for them (``solver.policies.stops``): the total completion time of a forecast must
+    fall by more than what the stop costs (restart, lost work) and ``stop_margin`` times that, and
+    the stop must break neither a gSLA nor another rule. Another round then decides on the freed
+    GPUs; the stops are made only if the job for which they are meant starts in it.
+
+    ``Decision.proof`` covers the jobs that took part in the rounds (``RoundProof.jobs``), including
+    those that no GPU has room for, given the stops. Starts of overdue jobs come before the round.
 
     The wait is bounded. For a job that has waited for its patience P (``patience_s`` plus
     ``patience_stretch`` times its expected run time), the GPUs that are expected to be idle first
@@ -78,7 +83,8 @@ class Dovetail:
     waits no longer than P plus the time until the jobs end that were on its GPUs then or were
     expected to end in time. If more jobs are overdue than fit into that tenth, they are served one
     after the other, the longest waiting first: with n jobs before it, and D the longest time that
-    any job is on GPUs, a job waits at most P + (n + 1) D.
+    any job is on GPUs, a job waits at most P + (n + 1) D. A job that is stopped waits again; none
+    is stopped that has waited longer than P in all.
 
     Attributes
     ----------
@@ -106,6 +112,15 @@ class Dovetail:
         Time limit of the search in a round, s; then the best choice so far is taken, with its
         bound. In a simulation these are seconds of work on a nominal processor
         (``formulations.budget``), so that the history does not depend on the machine.
+    preempt : bool
+        Whether running jobs that resume from checkpoints may be stopped for waiting ones; never
+        with ``objective=energy``.
+    stop_margin : float
+        Stops must gain more than this many times their cost, net of the cost: the seconds of
+        restarts and lost work, times the weight of the stopped job.
+    stops_apart_s : float
+        Least seconds between two stops of a job, if that is more than its owner allows (an hour
+        unless the owner says otherwise).
 
     Raises
     ------
@@ -215,8 +230,11 @@ class Dovetail:
             more = self._start_windows(trial, then, lent_s)
             if stops.waiting in trial.pending():
                 break  # the round has better starts for the GPUs
+            if proof is not None and more is not None:
+                # The jobs that still wait take part again.
+                jobs = max(proof.jobs, len(draft.decision().starts) + more.jobs)
+                proof = proof.followed_by(more)._replace(jobs=jobs)
             draft, ends = trial, then
-            proof = more if proof is None or more is None else proof.followed_by(more)
         return draft, proof, math.inf
 
     def _window(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> _Window:

@@ -24,7 +24,7 @@ EVERY_S = 576.0
 
 MODEL = "V100"
 ALIKE_S = 0.01
-POLICY = "dovetail:time_limit_s=60"
+POLICY = "dovetail:time_limit_s=60,preempt=false"
 
 
 def _view(most):
