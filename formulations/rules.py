@@ -108,5 +108,4 @@ def slowdown_alone(workload: Workload, share: AnyShare) -> float | None:
         return 1.0
     if share == IDLE:
         return None if workload.isolation is None else 1.0
-    whole, capped = workload.throughput.get(100), workload.throughput.get(share)
-    return None if whole is None or capped is None else whole / capped
+    return workload.slowdown_alone(share)

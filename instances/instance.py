@@ -325,6 +325,11 @@ class Workload(Record):
             raise rule_broken("stages_s", "an iteration must take some time, got 0")
         return self
 
+    def slowdown_alone(self, cap: int) -> float | None:
+        """Return the measured slowdown of a job that has a GPU and a cap to itself, or None."""
+        whole, capped = self.throughput.get(100), self.throughput.get(cap)
+        return None if whole is None or capped is None else whole / capped
+
 
 class Job(Record):
     """A gang of ``workers`` processes with one GPU each, started together or not at all."""

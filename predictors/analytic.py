@@ -334,7 +334,7 @@ def _measured(workloads: Sequence[Workload], caps: IntArray) -> FloatArray:
     """Return throughput[100] / throughput[cap], NaN where unknown or without a cap."""
     kept = caps.tolist()
     rows = [
-        [w.throughput.get(100, np.nan) / w.throughput.get(cap, np.nan) for cap in kept]
+        [np.nan if (found := w.slowdown_alone(cap)) is None else found for cap in kept]
         for w in workloads
     ]
     return np.array(rows, dtype=np.float64).reshape(len(workloads), len(caps))

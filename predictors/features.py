@@ -248,7 +248,8 @@ def _alone(workload: Workload, cap: int) -> float:
     """Return the slowdown alone at the cap, as measured."""
     if cap == UNCAPPED:
         return 1.0
-    return workload.throughput.get(100, np.nan) / workload.throughput.get(cap, np.nan)
+    measured = workload.slowdown_alone(cap)
+    return np.nan if measured is None else measured
 
 
 def _absent(_: Workload, __: int) -> float:
