@@ -228,6 +228,8 @@ class MeasuredShares:
         When the last of them happened.
     failure : str
         What it was.
+    failed_on, failed_with : str
+        Device and library of the last failure; others are tried before them.
     pythons : dict of str to str
         A Python for each library that jobs have loaded, if one is known.
     """
@@ -236,6 +238,8 @@ class MeasuredShares:
     failures: int = 0
     failed_s: float = 0.0
     failure: str = ""
+    failed_on: str = ""
+    failed_with: str = ""
     pythons: dict[str, str] = field(default_factory=dict)
 
 

@@ -424,11 +424,12 @@ class StateMachine:
         present.stopping = present.stopping or event.reason
 
     def _measuring_ended(self, event: events.MeasuringEnded) -> None:
-        self._measuring(event.run)
+        ended = self._measuring(event.run)
         self.shares.present = None
         if event.outcome == "failed":
             self.shares.failures += 1
             self.shares.failed_s, self.shares.failure = event.at_s, event.reason
+            self.shares.failed_on, self.shares.failed_with = ended.gpu, ended.library
         elif event.outcome != "stopped":
             self.shares.failures, self.shares.failure = 0, ""
 

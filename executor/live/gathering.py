@@ -402,11 +402,17 @@ class Gatherer:
         wanted = self._wanted()
         if not wanted:
             return None
-        idle = self._idle(now_s, {model for model, _ in wanted})
-        for (model, environment), shares in wanted.items():
+        failed = self._machine.shares
+        idle = sorted(
+            self._idle(now_s, {model for model, _ in wanted}), key=failed.failed_on.__eq__
+        )
+        for model, environment in sorted(
+            wanted, key=lambda one: one[1].library == failed.failed_with
+        ):
             gpu = next((gpu for gpu in idle if self._devices.models[gpu] == model), None)
             if gpu is not None:
-                return _Next(gpu, model, shares[0], environment.library, environment.python)
+                share = wanted[model, environment][0]
+                return _Next(gpu, model, share, environment.library, environment.python)
         return None
 
     @property

@@ -175,6 +175,8 @@ class Tracks:
     ----------
     now_s : float
         The moment of the last observation, on the service's clock.
+    measured_on : str
+        Device on which the service measures a share; empty if there is none.
     runs : dict of str to Track
         By id of the run.
     devices : dict of str to TrackedDevice
@@ -188,6 +190,7 @@ class Tracks:
         self.options = options
         self._view = view
         self.now_s = 0.0
+        self.measured_on = ""
         self.runs: dict[str, Track] = {}
         self.devices: dict[str, TrackedDevice] = {}
         self.found: dict[tuple[str, str, int], SoloProfile] = {}
@@ -244,9 +247,9 @@ class Tracks:
                 track.memory_mib = max(used, track.memory_mib or 0.0)
 
     def busy_neighbours(self, *runs: Run) -> int:
-        """Return the number of other devices with runs on the nodes of these runs."""
+        """Return the number of other busy devices on the nodes of these runs."""
         others = self._view.neighbours({seat.gpu for run in runs for seat in run.seats})
-        return sum(bool(self.residents(gpu)) for gpu in others)
+        return sum(gpu == self.measured_on or bool(self.residents(gpu)) for gpu in others)
 
     # Figures of one run.
 

@@ -79,6 +79,8 @@ class RunWatch:
         """
         tracks = self._tracks
         tracks.now_s = now_s
+        measuring = machine.shares.present
+        tracks.measured_on = measuring.gpu if measuring is not None else ""
         holding = [(job, job.run) for job in machine.holding.values() if job.run is not None]
         changed = tracks.changed(holding)
         ended = [*ended_profiles(tracks), *measurements(tracks, changed)]

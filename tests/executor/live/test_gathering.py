@@ -5,10 +5,12 @@ On processor cores, the programs that measure are real processes; faults are tho
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.gpus.splits import SplitKey, read_splits
-from dovetail.executor.jobs.journal import Journal, read_events
+from dovetail.executor.jobs.journal import Journal, read_events, read_state_machine
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.gathering import GatherOptions
+from dovetail.executor.live.gathering import Gatherer, GatherOptions
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
-from dovetail.executor.pools.made_up_shares import MadeUpProgram
+from dovetail.executor.pools.made_up_shares import MadeUpProgram, SimulatedProgram
 from dovetail.executor.pools.processes import tokens
 from dovetail.executor.pools.run_files import home_token
 from dovetail.executor.pools.simulated import SimulatedNode
@@ -251,7 +253,7 @@ def test_a_program_that_hangs_is_ended_with_all_its_processes(directory):
         wait_until(is_measuring(service, directory))
         wait_until(lambda: told(service).state == "failed")
         assert "it did not end within 1 s" in told(service).text
-        assert processes_of(directory) == []
+        wait_until(lambda: processes_of(directory) == [])
 
 
 def test_a_program_that_is_killed_from_outside_has_failed(directory):
@@ -277,12 +279,13 @@ def test_a_job_starts_at_once_and_the_rest_is_measured_after_it(directory):
         wait_until(is_measuring(service, directory))
         assert (told(service).gpu, told(service).share) == ("cpu-0", 90)
         assert service.api.service().devices[0].measuring == 90
+        home = home_token(directory)
         wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
         service.api.submit([job(wait, directory)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
         assert service.api.service().devices[0].measuring is None
         assert told(service).text == "90 % not measured: as soon as a device is idle"
-        assert all("/j1.1/" in token for pid, token in tokens() if pid in processes_of(directory))
+        wait_until(lambda: not [token for _, token in tokens() if f"{home}/shares-" in token])
         pool.gate.program.code = RIGHT
         (directory / "go").touch()
         wait_until(lambda: told(service).state == "done")
@@ -302,30 +305,34 @@ def test_a_drained_device_is_left(directory):
         wait_until(is_measuring(service, directory))
         service.api.drain([], True, ME)
         wait_until(lambda: told(service).state == "waiting")
-        assert processes_of(directory) == []
+        wait_until(lambda: processes_of(directory) == [])
     assert outcomes(directory) == ["stopped"]
     assert "is being drained by me" in gathered(directory)[-1].reason
 
 
 def test_one_share_at_a_time(directory):
-    truth = Instance.from_data(
-        {
-            **TRUTH.to_data(),
-            "cluster": {
-                **TRUTH.cluster.to_data(),
-                "nodes": [
-                    {"id": "n", "gpu_count": 3, "gpu": {"model": "V100", "memory_mib": 16000}}
-                ],
-            },
-        }
-    )
-    pool = SimulatedNode(directory, truth, 5.0, made_up=read_splits(directory))
+    pool = SimulatedNode(directory, two_devices(), 5.0, made_up=read_splits(directory))
     with service_in(directory, pool) as service:
         wait_until(lambda: told(service).state == "done")
     depth = 0
     for event in gathered(directory):
         depth += {"measuring_begun": 1, "measuring_ended": -1}.get(event.kind, 0)
         assert 0 <= depth <= 1
+
+
+def two_devices():
+    """Return the instance with a second device."""
+    return Instance.from_data(
+        {
+            **TRUTH.to_data(),
+            "cluster": {
+                **TRUTH.cluster.to_data(),
+                "nodes": [
+                    {"id": "n", "gpu_count": 2, "gpu": {"model": "V100", "memory_mib": 16000}}
+                ],
+            },
+        }
+    )
 
 
 # Services come and go.
@@ -368,6 +375,98 @@ def test_a_killed_service_leaves_no_device_held_and_no_process_behind(directory)
     assert outcomes(directory).count("right") == 2
     assert "failed" not in outcomes(directory)
     assert gathered(directory)[1].reason == "the service was restarted"
+
+
+class Killed(BaseException):
+    """The service is no more."""
+
+
+class Doomed:
+    """A pool or a journal that ends the service before or after a step that changes something."""
+
+    def __init__(self, whole, left):
+        self._whole, self._left = whole, left
+
+    def __getattr__(self, name):
+        found = getattr(self._whole, name)
+        if name not in ("append", "launch", "stop", "release"):
+            return found
+
+        def stepped(*arguments):
+            self._step()
+            answer = found(*arguments)
+            self._step()
+            return answer
+
+        return stepped
+
+    def _step(self):
+        self._left[0] -= 1
+        if self._left[0] == 0:
+            raise Killed
+
+
+def life(directory, steps):
+    """Measure until the service is killed at a step, or all is done; return whether it was."""
+    killed, left = threading.Event(), [steps]
+    with Journal(directory) as journal:
+        pool = SimulatedNode(directory, TRUTH, 50.0, made_up=read_splits(directory))
+        service = Service(
+            Doomed(journal, left),
+            Doomed(pool, left),
+            Repository(directory / "repository.db"),
+            directory=directory,
+            gathering=OPTIONS,
+        )
+
+        def run():
+            try:
+                service.run()
+            except Killed:
+                killed.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: killed.is_set() or (told(service).state == "done" and not pool._runs))
+        service.stop()
+        thread.join()
+    return killed.is_set()
+
+
+@pytest.mark.parametrize("first", range(3, 13))
+def test_killed_at_every_step_it_measures_each_share_in_the_end(directory, monkeypatch, first):
+    # A killed service cannot end what it measures.
+    monkeypatch.setattr(Gatherer, "close", lambda _: None)
+    step, kills = first, 0
+    while life(directory, step):
+        kills += 1
+        step += 2
+        assert kills < 40
+    assert kills
+    assert read_splits(directory).allowed(GPU) == (40, 50, 60)
+    assert read_state_machine(directory).shares.present is None
+    assert "failed" not in outcomes(directory)
+    depth = 0
+    for event in gathered(directory):
+        depth += {"measuring_begun": 1, "measuring_ended": -1}.get(event.kind, 0)
+        assert 0 <= depth <= 1
+    assert json.loads((directory / "simulated.json").read_text())["runs"] == []
+
+
+def test_after_a_failure_another_device_and_library_come_first(directory):
+    pool = SimulatedNode(directory, two_devices(), 20.0, made_up=read_splits(directory))
+    program, pool.gate.program = pool.gate.program, Broken()
+    with service_in(directory, pool, replace(OPTIONS, rest_s=0.05)) as service:
+        wait_until(lambda: "failed" in outcomes(directory))
+        pool.gate.program = program
+        wait_until(lambda: told(service).state == "done")
+    first, second, *_ = [one.gpu for one in gathered(directory) if one.kind == "measuring_begun"]
+    assert (first, second) == ("n-1", "n-0")
+
+
+class Broken(SimulatedProgram):
+    def command(self, _):
+        return ("measure-share", "work_s=1", "status=3")
 
 
 # Not asked for.
