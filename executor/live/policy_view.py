@@ -218,6 +218,13 @@ class PolicyView:
         """Return the newest profile of a job's workload, alone and uncapped, for its gang size."""
         return self.beliefs.alone.get((workload_name(spec), model, spec.workers))
 
+    def described(self, spec: JobSpec, model: str) -> SoloProfile | None:
+        """Return the newest profile of a job's workload, alone and uncapped, even without a rate.
+
+        It may be one of another gang size.
+        """
+        return self.beliefs.data.uncapped(workload_name(spec), model)
+
     def belief(self, job: str, other: str, gpu: str) -> Belief | None:
         """Return the belief about a job that shares a device with another; None if unknown.
 

@@ -280,8 +280,7 @@ class Tracks:
 
     def described(self, track: Track) -> SoloProfile | None:
         """Return what is known of a run's workload alone and uncapped, if only of its kernels."""
-        known = self.alone(track)
-        return known or self._view.beliefs.data.uncapped(track.name, self.model(track))
+        return self.alone(track) or self._view.described(track.run.spec, self.model(track))
 
     def solo_rate(self, track: Track) -> float | None:
         """Return the rate of a run's workload alone."""

@@ -35,6 +35,9 @@ class Known:
     def alone(self, spec, gpu_model):
         return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, spec.workers))
 
+    def described(self, spec, gpu_model):
+        return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, 1))
+
     def neighbours(self, gpus):
         return {"g0", "g1", "g2"} - set(gpus)
 
@@ -458,6 +461,24 @@ def test_a_run_alone_at_another_rate_than_its_profile_is_profiled_again_once():
     (found,) = scene.live(300)
     assert (found.kind, found.profile.throughput) == ("profiled", pytest.approx(3.0))
     assert scene.watch.reading("j1.1").solo_rate == pytest.approx(3.0)
+
+
+def test_a_new_profile_keeps_what_is_known_of_the_kernels():
+    kernels = {"kernels_s": 1000.0, "kernel_full": 0.5, "sm_active": 0.9}
+    scene = Scene(profile("ann/vision", 4.0, metrics=kernels))
+    scene.start("vision", "g0", rate=5.0)
+    scene.used_mib = {"j1.1": 400.0}
+    (found,) = scene.live(200)
+    described = found.profile.metrics
+    assert described.kernels_s == pytest.approx(1250.0)
+    assert (described.kernel_full, described.sm_active) == (0.5, 0.5)
+
+
+def test_a_gang_has_the_kernels_that_one_worker_is_known_to_have():
+    scene = Scene(profile("ann/vision", None, metrics={"kernels_s": 1000.0}))
+    scene.start("vision", "g0", "g1", profiling=True, rate=4.0)
+    (found,) = scene.live(200)
+    assert (found.profile.workers, found.profile.metrics.kernels_s) == (2, 1000.0)
 
 
 def test_a_run_alone_near_its_profile_is_left_at_that():
