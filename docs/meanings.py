@@ -380,6 +380,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "run": "Id of its current or last run.",
         "gpus": "The device of each rank of that run.",
         "shares": "The cap of each there, per cent, or `idle`; null for none.",
+        "capped": "Why it has a cap, if that is since it never ran without one beside a co-runner.",
         "co_runners": "The other jobs on each of these devices.",
         "pids": "The process of each rank.",
         "statuses": "Exit status of each rank; negative for a signal, null if not known yet.",

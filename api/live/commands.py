@@ -85,11 +85,11 @@ def queue(options: Namespace) -> int:
     if options.json:
         _write(found)
         return 0
-    from dovetail.live.tables import evidence_line, queue_view
+    from dovetail.live.tables import capped_line, evidence_line, queue_view
     from dovetail.toolkit.tables import console
 
     console().print(queue_view(found, service.now_s))
-    if line := evidence_line(service):
+    for line in filter(None, (capped_line(found), evidence_line(service))):
         console().print(line, markup=False, highlight=False)
     return 0
 

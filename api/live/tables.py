@@ -264,6 +264,14 @@ def _use(device: DeviceView) -> str:
     return ", ".join(device.jobs) or "(idle)"
 
 
+def capped_line(jobs: Sequence[JobView]) -> str:
+    """Return which jobs have an SM share because they never ran without; empty if none has."""
+    capped = [job.id for job in jobs if job.capped]
+    verb = "has an SM share" if len(capped) == 1 else "have SM shares"
+    why = "never measured without beside the co-runners (dovetail show JOB)"
+    return f"{in_ranges(capped)} {verb}: {why}" if capped else ""
+
+
 def evidence_line(service: ServiceView) -> str:
     """Return what users should know about shares that are not measured; empty if nothing."""
     told = service.evidence
@@ -347,6 +355,8 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
         by = f" ({job.predicted_by})" if job.predicted is not None and job.predicted_by else ""
         yield "slowdown", f"{', '.join(known)}{by}"
+    if job.capped:
+        yield "SM share", job.capped
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, readable by {readers}"
     for name, pattern in (("output", job.output), ("errors", job.error)):

@@ -90,6 +90,8 @@ class Belief(NamedTuple):
         The believed slowdown and its upper bound; NaN = the two may not share.
     source : str
         The source in words.
+    kind : Source
+        The source.
     origin : {"measured", "model", "estimate"}
         The source as named in a plan.
     bounded : bool
@@ -99,6 +101,7 @@ class Belief(NamedTuple):
     slowdown: float
     upper: float
     source: str
+    kind: Source
     origin: Origin
     bounded: bool
 
@@ -144,6 +147,7 @@ class BeliefTable(SlowdownTable):
             float(self.slowdown[cell]),
             float(self.upper[cell]),
             self._words(cell),
+            source,
             ORIGINS[source],
             source not in WITHOUT_BOUND,
         )

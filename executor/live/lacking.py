@@ -9,27 +9,41 @@ from typing import Final, NamedTuple, Self
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import QUEUED, JobState
+from dovetail.executor.live.capping import needs_shares, waits_for_shares, why_capped
 from dovetail.executor.live.fair_share import Precedence
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.instances._record import listed
 
 _NAMED: Final = 4
 """Devices and jobs that are listed by name; the rest are only counted."""
 
 
-def of_job(job: LiveJob, machine: StateMachine, stalled: str) -> str:
+def of_job(job: LiveJob, view: PolicyView, stalled: str) -> str:
     """Return the state of a job and, if it waits, what it lacks apart from a start in the round.
 
     ``stalled`` is what the service lacks for any start, or empty.
     """
+    machine = view.machine
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
-        return lines[0]
+        capped = why_capped(view, job)
+        return f"{lines[0]}\nit has an SM share: {capped}" if capped else lines[0]
     if job.barred:
         return f"{lines[0]}\nit waits for {_barred(job)}"
     if job.alone_only:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
+    elif waits_for_shares(view, job):
+        lines.append(
+            "it waits for an idle device, or for jobs with which it was measured: beside others "
+            "it needs an SM share, and none is proven for it yet"
+        )
+    elif needs_shares(view, job):
+        lines.append(
+            "beside a job with which it never ran without SM shares, it and that job need one "
+            "from their starts"
+        )
     if stalled:
         lines.append(f"no job starts: each waits for {stalled}")
     if own := _reserved_for(machine, job):
@@ -108,8 +122,8 @@ class Lacks(NamedTuple):
 
     Attributes
     ----------
-    machine : StateMachine
-        Jobs and devices.
+    view : PolicyView
+        Jobs, devices, and beliefs about them.
     closed : bool
         Whether no device takes jobs.
     dry_run : bool
@@ -124,7 +138,7 @@ class Lacks(NamedTuple):
         The idle devices that are reserved, and for which jobs; empty if there are none.
     """
 
-    machine: StateMachine
+    view: PolicyView
     closed: bool
     dry_run: bool
     stalled: str
@@ -133,13 +147,19 @@ class Lacks(NamedTuple):
     kept: str
 
     @classmethod
-    def of(cls, machine: StateMachine, dry_run: bool, stalled: str = "") -> Self:
+    def of(cls, view: PolicyView, dry_run: bool, stalled: str = "") -> Self:
         """Return the present state of devices, reservations and users."""
+        machine = view.machine
         closed = all(device.trouble for device in machine.devices.values())
         idle = _idle(machine)
         unused = "; ".join(_taking_none(machine, idle))
         kept = "; ".join(_reserved(machine, idle))
-        return cls(machine, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
+        return cls(view, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
+
+    @property
+    def machine(self) -> StateMachine:
+        """Jobs and devices."""
+        return self.view.machine
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a waiting job lacks; empty for other jobs."""
@@ -162,5 +182,7 @@ class Lacks(NamedTuple):
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
             devices = f"{devices}, or room beside other jobs"
+            if waits_for_shares(self.view, job):
+                devices = f"{devices} once an SM share is proven for it"
         before = self.before.ahead(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

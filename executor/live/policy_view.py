@@ -185,6 +185,11 @@ class PolicyView:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the pool's devices."""
+        return self._models
+
     def model(self, gpu: str) -> str:
         """Return the model of a device of the pool."""
         return self._gpus[gpu].model
@@ -237,7 +242,7 @@ class PolicyView:
         """
         live, their = self.machine.jobs[job], self.machine.jobs[other]
         mine, theirs = (each.run and each.run.share_on(gpu) for each in (live, their))
-        return self._belief(live, their, (mine or None, theirs or None), self.model(gpu))
+        return self.belief_at(live, their, (mine or None, theirs or None), self.model(gpu))
 
     def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[Belief, ...]:
         """Return the belief about each of two runs on a device; empty if nothing is known."""
@@ -266,7 +271,8 @@ class PolicyView:
             if other is not live
         ]
 
-    def _belief(self, live: LiveJob, other: LiveJob, caps: Caps, model: str) -> Belief | None:
+    def belief_at(self, live: LiveJob, other: LiveJob, caps: Caps, model: str) -> Belief | None:
+        """Return the belief about two jobs at given shares; None if unknown."""
         names = workload_name(live.spec), workload_name(other.spec)
         return self._made.table.belief(model, caps, *names)
 
@@ -502,7 +508,7 @@ class PolicyView:
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:
         machines = self.state.machines
-        found = self._belief(
+        found = self.belief_at(
             self.machine.jobs[job.id],
             self.machine.jobs[other.id],
             (job.share_on(gpu), other.share_on(gpu)),

@@ -12,6 +12,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.jobs.words import brief
+from dovetail.executor.live.capping import why_capped
 from dovetail.executor.live.lacking import Lacks
 from dovetail.executor.live.readings import NOTHING, RunReading
 from dovetail.executor.live.views import (
@@ -93,7 +94,8 @@ def job_views(
         seen = NOTHING
         if job.run is not None and job.state not in QUEUED:
             seen = (readings if job.state in HOLDING else last).get(job.run.id, NOTHING)
-        found.append(_job_view(job, residents, seen, lacks.of_job(job), history))
+        capped = why_capped(lacks.view, job) if job.state in HOLDING else ""
+        found.append(_job_view(job, residents, seen, lacks.of_job(job), capped, history))
     return found
 
 
@@ -102,6 +104,7 @@ def _job_view(
     residents: Mapping[str, list[LiveJob]],
     seen: RunReading,
     waiting_for: str,
+    capped: str,
     history: bool,
 ) -> JobView:
     spec, run = job.spec, job.run
@@ -136,6 +139,7 @@ def _job_view(
         run=run.id if run is not None else None,
         gpus=tuple(seat.gpu for seat in seats),
         shares=tuple(seat.share for seat in seats),
+        capped=capped,
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),

@@ -219,6 +219,7 @@ class Service:
             pool=pool,
             devices=self._devices,
             seen=self._observer.last,
+            view=self._view,
             decider=self._decider,
             known=self._knowledge.known,
             show=self._shown,

@@ -33,6 +33,7 @@ from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.lacking import Lacks, of_job
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.presenting import for_others, job_views, listed
 from dovetail.executor.live.previews import Previews
 from dovetail.executor.live.readings import LastReading
@@ -69,6 +70,8 @@ class ServiceApi:
         The pool that runs the jobs, and its devices.
     seen : LastReading
         Readings of the runs.
+    view : PolicyView
+        Jobs, devices and beliefs as policies see them.
     decider : Decider
         Makes decisions; used only for previews here.
     known : callable
@@ -97,6 +100,7 @@ class ServiceApi:
         pool: NodePool,
         devices: Devices,
         seen: LastReading,
+        view: PolicyView,
         decider: Decider,
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
         show: Callable[[], ServiceView],
@@ -108,7 +112,7 @@ class ServiceApi:
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
-        self._seen, self._known = seen, known
+        self._seen, self._view, self._known = seen, view, known
         self._previews = Previews(machine, clock, requests, decider)
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self._private = private
@@ -384,7 +388,7 @@ class ServiceApi:
         with self._lock:
             live = self._job(job)
             self._require_shown(live, by)
-            text, over = of_job(live, self._machine, self._stalled()), live.state in OVER
+            text, over = of_job(live, self._view, self._stalled()), live.state in OVER
             # While no device takes jobs, other remedies are useless.
             waits = live.state in QUEUED
             lacks = self._lacks()
@@ -402,7 +406,7 @@ class ServiceApi:
         """Return what waiting jobs lack, recomputed after an event and each second."""
         now = self._machine.sequence, self._stalled(), int(self._clock.now_s())
         if self._lacked is None or self._lacked[0] != now:
-            self._lacked = now, Lacks.of(self._machine, self._dry_run, now[1])
+            self._lacked = now, Lacks.of(self._view, self._dry_run, now[1])
         return self._lacked[1]
 
     def _job(self, name: str) -> LiveJob:

@@ -57,7 +57,8 @@ class StepView:
 class JobView:
     """A job as its owner sees it; times are in seconds since the epoch.
 
-    ``launches`` and ``escapes`` count all isolated jobs on its devices.
+    ``launches`` and ``escapes`` count all isolated jobs on its devices; ``capped`` says why it has
+    an SM share.
     """
 
     id: str
@@ -86,6 +87,7 @@ class JobView:
     run: str | None = None
     gpus: tuple[str, ...] = ()
     shares: tuple[int | str | None, ...] = ()
+    capped: str = ""
     co_runners: tuple[tuple[str, ...], ...] = ()
     pids: tuple[int | None, ...] = ()
     statuses: tuple[int | None, ...] = ()

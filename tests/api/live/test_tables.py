@@ -11,6 +11,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.tables import (
     by_node,
+    capped_line,
     co_runners,
     dashboard,
     done,
@@ -297,3 +298,13 @@ def test_a_node_counts_its_devices_in_trouble():
     one, other = device(node="n1"), device(id="gpu1", node="n1", trouble="is too hot")
     (node,) = by_node([one, other])
     assert (node.trouble, node.busy) == ("1 of 2: is too hot", 2)
+
+
+def test_jobs_with_a_share_because_they_never_ran_without_are_told():
+    capped = [job(id=name, capped="it never ran without one beside j3") for name in ("j1", "j2")]
+    shown = " ".join(printed(job_view(capped[0], 2000.0, ""), 120).split())
+    assert "SM share it never ran without one beside j3" in shown
+    why = "never measured without beside the co-runners (dovetail show JOB)"
+    assert capped_line([*capped, job(id="j3")]) == f"j1 to j2 have SM shares: {why}"
+    assert capped_line(capped[:1]) == f"j1 has an SM share: {why}"
+    assert capped_line([job()]) == ""

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.beliefs import Belief
+from dovetail.executor.live.beliefs import Belief, Source
 from dovetail.executor.live.readings import RunReading
 from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.live.watch import RunWatch, watched
@@ -44,7 +44,9 @@ class Known:
     def predicted(self, runs, gpu):
         self.asked.append(([run.id for run in runs], gpu))
         figures = [1.0 + k / 10 for k in range(1, len(runs) + 1)]
-        return tuple(Belief(one, one, "made up", "estimate", False) for one in figures)
+        return tuple(
+            Belief(one, one, "made up", Source.ANALYTIC, "estimate", False) for one in figures
+        )
 
 
 def profile(workload, throughput, workers=1, **changes):
