@@ -31,12 +31,19 @@ from dovetail.predictors._combinations import (
 )
 from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.kernels import KernelsPredictor
 from dovetail.predictors.predictor import Prediction, Predictor, Split
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.unmeasured import may_share
 
-PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}
+PREDICTORS: Mapping[str, Callable[[], Predictor]] = {
+    "kernels": KernelsPredictor,
+    "analytic": AnalyticPredictor,
+}
 """The predictors that can be given by name, with their default parameters."""
+
+DEFAULT: Final = "kernels"
+"""The predictor of pairs of which nothing was measured."""
 
 MOST_ENTRIES: Final = 1_000_000
 """The most entries that one call makes; ``predict_table`` has no such limit."""
@@ -46,7 +53,7 @@ _T = TypeVar("_T")
 
 def predict(
     instance: Instance,
-    predictor: str | Predictor = "analytic",
+    predictor: str | Predictor = DEFAULT,
     *,
     mixed: bool = False,
     sets: bool = False,
@@ -70,10 +77,11 @@ def predict(
     caps only if neither is slowed more than if they took turns, by its upper bound
     (``unmeasured.may_share``), or if the cluster allows it (``uncapped``).
 
-    A fitted predictor also gives ``upper`` and, if it was fitted on power, ``power_w``. The bound
-    of a workload is that of its largest gang, whose rate is set by the worst of its co-runners. A
-    pair gets no entry, and so does not share, if the measurements are too few for a bound at this
-    confidence; see ``unsupported``.
+    ``kernels`` gives ``upper``, too, which was tested on measurements of other GPUs: its entries
+    remain estimates. A fitted predictor also gives ``upper`` and, if it was fitted on power,
+    ``power_w``; a pair gets no entry, and so does not share, if the measurements are too few for a
+    bound at this confidence; see ``unsupported``. The bound of a workload is that of its largest
+    gang, whose rate is set by the worst of its co-runners.
 
     Parameters
     ----------
@@ -124,7 +132,7 @@ def predict(
 
 
 def missing(
-    instance: Instance, predictor: str | Predictor = "analytic"
+    instance: Instance, predictor: str | Predictor = DEFAULT
 ) -> Mapping[str, tuple[str, ...]]:
     """Return the workloads whose pairs stay unknown, with the metrics that each lacks.
 
@@ -148,7 +156,7 @@ def missing(
 
 
 def in_doubt(
-    filled: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
+    filled: Instance, predictor: str | Predictor = DEFAULT, *, mixed: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs without any entry because a job has a gSLA and no slowdown has a bound.
 
@@ -183,16 +191,16 @@ def in_doubt(
 
 
 def assumed(
-    instance: Instance, predictor: str | Predictor = "analytic"
+    instance: Instance, predictor: str | Predictor = DEFAULT
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return, in words, the analytic predictor's assumptions in place of missing metrics.
+    """Return, in words, what a predictor without training assumes in place of missing metrics.
 
     Parameters
     ----------
     instance : Instance
         The problem.
     predictor : str or Predictor
-        A name in ``PREDICTORS``, or any predictor; others assume nothing.
+        A name in ``PREDICTORS``, or any predictor; fitted ones assume nothing.
 
     Raises
     ------
@@ -200,7 +208,7 @@ def assumed(
         When no predictor has this name.
     """
     model = _chosen(predictor)
-    if not isinstance(model, AnalyticPredictor):
+    if not isinstance(model, AnalyticPredictor | KernelsPredictor):
         return {}
     known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
     mode = instance.cluster.sharing
@@ -243,7 +251,7 @@ def _all_capped(entry: SlowdownEntry) -> bool:
 
 
 def unanswered(
-    instance: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
+    instance: Instance, predictor: str | Predictor = DEFAULT, *, mixed: bool = False
 ) -> tuple[Split, ...]:
     """Return the splits at which a fitted predictor has no bounds on some GPU model.
 
@@ -275,7 +283,7 @@ def unanswered(
 
 
 def unsupported(
-    instance: Instance, predictor: str | Predictor = "analytic", confidence: float | None = None
+    instance: Instance, predictor: str | Predictor = DEFAULT, confidence: float | None = None
 ) -> Mapping[str, float]:
     """Return the kinds of jobs that cannot share, as the confidence is too high for them.
 
@@ -336,10 +344,10 @@ def _chosen(predictor: str | Predictor) -> Predictor:
 
 def _adapted(predictor: Predictor, instance: Instance, confidence: float | None) -> Predictor:
     """Return the predictor for the gangs of this instance, at the confidence."""
-    bounded = isinstance(predictor, TrainedPredictor) and predictor.bounded
-    if confidence is not None and not bounded:
+    fitted = isinstance(predictor, TrainedPredictor) and predictor.bounded
+    if confidence is not None and not (fitted or isinstance(predictor, KernelsPredictor)):
         raise UnsupportedError("this model has no upper bounds, so it takes no confidence")
-    if not isinstance(predictor, TrainedPredictor):
+    if not isinstance(predictor, TrainedPredictor | KernelsPredictor):
         return predictor
     chosen = predictor.confidence if confidence is None else confidence
     return replace(predictor, workers=gang_sizes(instance), confidence=chosen)

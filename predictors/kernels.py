@@ -213,8 +213,10 @@ class KernelsPredictor:
         )
         return () if known else ("gpu_util",)
 
-    def assumed(self, workload: Workload) -> tuple[str, ...]:
+    def assumed(self, workload: Workload, mode: SharingMode = "mps") -> tuple[str, ...]:
         """Return, in words, what is assumed of a workload in place of figures that it lacks."""
+        if mode == "time_sliced":
+            return ()
         row = dict(zip(PROFILE, profiles({"": workload})[0].tolist(), strict=True))
         known = {name for name, value in row.items() if not np.isnan(value)}
         found = []
@@ -254,17 +256,17 @@ class KernelsPredictor:
             turns = time_sliced(demand.likely.at(pairs))
             turns[(shares != UNCAPPED).any(axis=1)] = np.nan
             return Prediction(turns)
-        curve = solo_curves(workloads)
+        caps, place = np.unique(shares, return_inverse=True)
+        place, curve = place.reshape(shares.shape), solo_curves(workloads, caps)
         slowdown, upper, error = (np.empty(pairs.shape) for _ in range(3))
         missed = [(1 - self.confidence) / self.workers.get(name, 1) for name in workloads]
         far = np.array([NormalDist().inv_cdf(1 - part) for part in missed])
         for start in range(0, len(pairs), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            jobs, caps = pairs[rows], shares[rows]
-            known = curve[jobs, caps]
-            slowdown[rows] = slowdowns(self.law, demand.likely.at(jobs), caps, known)
-            worst = slowdowns(self.law, demand.worst.at(jobs), caps, known)
-            error[rows] = errors(caps, known)
+            jobs, known = pairs[rows], curve[pairs[rows], place[rows]]
+            slowdown[rows] = slowdowns(self.law, demand.likely.at(jobs), shares[rows], known)
+            worst = slowdowns(self.law, demand.worst.at(jobs), shares[rows], known)
+            error[rows] = errors(shares[rows], known)
             upper[rows] = np.maximum(slowdown[rows], worst) * np.exp(far[jobs] * error[rows])
         return Prediction(slowdown, np.maximum(slowdown, upper), None, error, estimate=True)
 
@@ -275,12 +277,11 @@ def profiles(workloads: Mapping[str, Workload]) -> FloatArray:
     return Features(PROFILE).states(workloads, which, np.full(len(workloads), UNCAPPED))
 
 
-def solo_curves(workloads: Mapping[str, Workload]) -> FloatArray:
-    """Return the measured slowdown alone at every cap, shape (n, 101); NaN where unknown."""
-    which = np.repeat(np.arange(len(workloads)), 101)
-    caps = np.tile(np.arange(101), len(workloads))
-    logarithm = Features(("log_alone",)).states(workloads, which, caps)
-    return np.exp(logarithm).reshape(len(workloads), 101)
+def solo_curves(workloads: Mapping[str, Workload], caps: IntArray) -> FloatArray:
+    """Return the measured slowdowns alone at these caps, shape (n, caps); NaN where unknown."""
+    which = np.repeat(np.arange(len(workloads)), len(caps))
+    states = Features(("log_alone",)).states(workloads, which, np.tile(caps, len(workloads)))
+    return np.exp(states).reshape(len(workloads), len(caps))
 
 
 def ranges(profile: FloatArray) -> Range:
@@ -344,11 +345,11 @@ def slowdowns(law: Law, jobs: Demand, caps: IntArray, curve: FloatArray) -> Floa
 
 def queued(law: Law, jobs: Demand) -> FloatArray:
     """Return slowdowns without caps under MPS, shape (rows, k); see the module."""
-    room = np.minimum(1.0, jobs.warps.sum(axis=1, keepdims=True) / law.warps) ** law.room_exponent
+    room = np.minimum(1.0, _of_all(jobs.warps) / law.warps) ** law.room_exponent
     held = law.wait * jobs.kernel_s * jobs.fill * room
     queue = _in_turn(jobs.busy, jobs.rate, held)
-    demand = np.maximum(jobs.dram.sum(axis=1), jobs.tensor.sum(axis=1))[:, np.newaxis]
-    return np.maximum(1.0, np.maximum(queue, demand))
+    demand = np.maximum(_of_all(jobs.dram), _of_all(jobs.tensor))
+    return np.asarray(np.maximum(1.0, np.maximum(queue, demand)))
 
 
 def time_sliced(jobs: Demand) -> FloatArray:
@@ -371,14 +372,18 @@ def _in_turn(busy: FloatArray, rate: FloatArray, held: FloatArray) -> FloatArray
     return queue
 
 
+def _of_all(values: FloatArray) -> FloatArray:
+    """Return the sum of each row, shape (rows, 1), the same in any order of the jobs."""
+    return np.asarray(np.sort(values, axis=1).sum(axis=1, keepdims=True))
+
+
 def _of_others(values: FloatArray) -> FloatArray:
     """Return for each job of a row the sum over the others, the same in any order of the jobs."""
     count = values.shape[1]
-    found = np.empty_like(values)
-    for k in range(count):
-        others = np.sort(np.delete(values, k, axis=1), axis=1)
-        found[:, k] = others.sum(axis=1)
-    return found
+    if count == 2:
+        return values[:, ::-1]
+    rest = (_of_all(np.delete(values, k, axis=1)) for k in range(count))
+    return np.concatenate(list(rest), axis=1)
 
 
 def roofline(jobs: Demand, caps: IntArray) -> FloatArray:
@@ -395,9 +400,8 @@ def capped(law: Law, jobs: Demand, alone: FloatArray) -> FloatArray:
     slower = np.maximum(alone, 1.0)
     traffic = np.minimum(1.0, _of_others(jobs.dram / slower))
     memory = np.exp(law.bandwidth * jobs.busy * traffic**_LATENCY_EXPONENT)
-    # Sorted, so that the sum is the same in any order of the jobs.
-    drawn = np.sort(jobs.active / (slower * memory), axis=1).sum(axis=1, keepdims=True)
-    return alone * memory * np.maximum(1.0, drawn) ** (1 - jobs.dram)
+    drawn = _of_all(jobs.active / (slower * memory))
+    return np.asarray(alone * memory * np.maximum(1.0, drawn) ** (1 - jobs.dram))
 
 
 def errors(caps: IntArray, curve: FloatArray) -> FloatArray:

@@ -119,7 +119,7 @@ _SERVE = Command(
             "~/.local/state/dovetail for others)",
         ),
         option("--policy P", "NAME or NAME:OPTION=VALUE,...", default="dovetail"),
-        option("--model FILE", "predict with this fitted model (default: analytic)"),
+        option("--model FILE", "predict with this fitted model (default: the law of MPS)"),
         option(
             "--watch NAME=VALUE,...",
             "how long runs are measured: warm_up_s, profile_s, window_s, ... "

@@ -19,7 +19,7 @@ from dovetail.toolkit.commands import (
 from dovetail.toolkit.values import confidence, pair, shares
 
 PREDICTION: Final = (
-    option("--predictor P", "fill in unknown slowdowns with this predictor: analytic"),
+    option("--predictor P", "fill in unknown slowdowns with this predictor: kernels, analytic"),
     option("--model FILE", "fill in unknown slowdowns with this fitted model"),
     option(
         "--confidence C",
@@ -59,7 +59,7 @@ COMMANDS: Final = (
         (
             INSTANCE,
             SLOWDOWNS,
-            PREDICTION[0]._replace(text="with this predictor (default: analytic)"),
+            PREDICTION[0]._replace(text="with this predictor: kernels (the default), analytic"),
             PREDICTION[1]._replace(text="with this fitted model"),
             *PREDICTION[2:],
             option("--mixed", "also pairs of a workload with a share and one without"),

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
@@ -30,24 +30,33 @@ def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
     read = (options.instance, *filter(None, [options.model, options.slowdowns]))
     require_separate(read, options.output)
-    predictor = predictor_of(options) or "analytic"
+    from dovetail.predictors.fill import DEFAULT
+
+    predictor = predictor_of(options, DEFAULT)
     instance = instance_with(options.instance, options.slowdowns)
     filled = predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
     write_made(options, filled)
     return 0
 
 
-def predictor_of(options: Namespace) -> str | Predictor | None:
-    """Return the predictor that the options name, or None."""
+@overload
+def predictor_of(options: Namespace) -> str | Predictor | None: ...
+
+
+@overload
+def predictor_of(options: Namespace, default: str) -> str | Predictor: ...
+
+
+def predictor_of(options: Namespace, default: str | None = None) -> str | Predictor | None:
+    """Return the predictor that the options name, or the default."""
     if options.model is None:
-        for option, value in (
-            ("--confidence", options.confidence),
-            ("--as", options.stand_ins),
-            ("--measured", options.measured),
-        ):
-            if value not in (None, [], False):
+        for option, value in (("--as", options.stand_ins), ("--measured", options.measured)):
+            if value not in ([], False):
                 raise InputError(f"{option} needs --model")
-        return cast("str | None", options.predictor)
+        named = cast("str | None", options.predictor) or default
+        if options.confidence is not None and named is None:
+            raise InputError("--confidence needs --model or --predictor")
+        return named
     if options.predictor is not None:
         raise InputError("cannot be combined with --predictor", "--model")
     from dovetail.predictors.model_file import load_model

@@ -1,6 +1,7 @@
 """Beliefs about pairs of workloads that share a device, and the source of each number.
 
-Measurements come first, then a fitted model, then the analytic predictor on solo profiles.
+Measurements come first, then a fitted model, then the law of MPS on solo profiles (on processor
+cores: the analytic predictor).
 ``docs/internals/live-beliefs.md`` has the rules and their reasons.
 """
 
@@ -28,6 +29,7 @@ from dovetail.instances.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.shares import share_code
 from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.kernels import KernelsPredictor
 from dovetail.predictors.memory import next_mark
 from dovetail.predictors.predictor import cap_of
 from dovetail.predictors.repeats import Repeats, repeats_of
@@ -60,6 +62,8 @@ class Source(IntEnum):
     ISOLATED = 7
     UNBOUNDED = 8
     """A fitted model without bounds."""
+    KERNELS = 9
+    """The law of MPS on solo profiles, with the bound of its errors on other GPUs."""
 
 
 SEEN: Final = (Source.MEASURED, Source.FAILED, Source.BROKEN)
@@ -73,6 +77,7 @@ ORIGINS: Final[Mapping[Source, Origin]] = {
     Source.FAILED: "measured",
     Source.BROKEN: "measured",
     Source.MODEL: "model",
+    Source.KERNELS: "estimate",
     Source.ANALYTIC: "estimate",
     Source.UTILISATION: "estimate",
     Source.ISOLATED: "estimate",
@@ -191,6 +196,7 @@ class BeliefTable(SlowdownTable):
 _WORDS: Final = {
     Source.FAILED: "failed to run together",
     Source.BROKEN: "broke a gSLA",
+    Source.KERNELS: "law of MPS, from solo profiles",
     Source.ANALYTIC: "analytic, from solo profiles",
     Source.UTILISATION: "analytic, from utilisation alone",
     Source.ISOLATED: "estimate for isolated pairs, from published means",
@@ -323,8 +329,11 @@ class Beliefs:
         model: str,
         workers: Mapping[str, int],
         sharing: SharingMode,
-    ) -> Iterator[tuple[TrainedPredictor | AnalyticPredictor, dict[str, Workload], Codes]]:
+    ) -> Iterator[tuple[_Predictor, dict[str, Workload], Codes]]:
         """Yield the predictors for a device model, best first.
+
+        The law of MPS is for GPUs: profiles of processor cores, which have none of its metrics,
+        are left to the analytic predictor.
 
         With each come the workloads that it can predict, and the source of each pair of them.
         """
@@ -335,6 +344,9 @@ class Beliefs:
             has_bounds = fitted.fit(model).bound is not None
             source = Source.MODEL if has_bounds else Source.UNBOUNDED
             yield fitted, known, np.full((len(known),) * 2, source)
+        law = KernelsPredictor(confidence=CONFIDENCE, workers=workers)
+        known = {name: one for name, one in profiled.items() if not law.lacks(name, one)}
+        yield law, known, np.full((len(known),) * 2, Source.KERNELS)
         analytic = AnalyticPredictor()
         filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
         known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}
@@ -409,6 +421,8 @@ class Beliefs:
         return found
 
 
+_Predictor = TrainedPredictor | KernelsPredictor | AnalyticPredictor
+
 _Cell = tuple[SharingMode, str, Caps, str, str]
 _SetKey = tuple[SharingMode, str, tuple[tuple[str, AnyShare], ...]]
 
@@ -479,7 +493,7 @@ def _fill(
     names: Sequence[str],
     caps: Sequence[Caps],
     model: str,
-    predictor: TrainedPredictor | AnalyticPredictor,
+    predictor: _Predictor,
     known: Mapping[str, Workload],
     codes: Codes,
     sharing: SharingMode,

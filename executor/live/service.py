@@ -80,7 +80,7 @@ class Service:
     policy : str
         Name and options, as in ``policy_named``.
     model : TrainedPredictor, optional
-        Predicts slowdowns that were not measured. Default: the analytic predictor.
+        Predicts slowdowns that were not measured. Default: the law of MPS.
     watching : WatchOptions, optional
         How long runs are watched before conclusions are drawn.
     sample_s : float

@@ -7,13 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail import predictors
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.shares import share_code
-from dovetail.predictors import AnalyticPredictor, Prediction, assumed, in_doubt, missing, predict
+from dovetail.predictors import AnalyticPredictor, KernelsPredictor, Prediction
 
 HEAVY = {"sm_active": 0.9, "dram_active": 0.3, "pcie_rx_bytes_s": 0.0}
 LIGHT = {"sm_active": 0.1, "dram_active": 0.05, "pcie_rx_bytes_s": 0.0}
+
+
+def predict(problem, predictor="analytic", **options):
+    return predictors.predict(problem, predictor, **options)
+
+
+def missing(problem, predictor="analytic"):
+    return predictors.missing(problem, predictor)
+
+
+def in_doubt(filled, predictor="analytic"):
+    return predictors.in_doubt(filled, predictor)
+
+
+def assumed(problem, predictor="analytic"):
+    return predictors.assumed(problem, predictor)
 
 
 def instance(jobs="ab", slowdowns=(), **cluster):
@@ -202,8 +219,9 @@ def test_assumptions_are_named():
 
 
 def test_an_unknown_predictor_is_refused_with_the_known_ones():
+    message = "must be one of kernels, analytic, got 'oracle'"
     for asked in (predict, missing):
-        with pytest.raises(UnsupportedError, match="must be one of analytic, got 'oracle'"):
+        with pytest.raises(UnsupportedError, match=message):
             asked(instance(), "oracle")
 
 
@@ -276,3 +294,29 @@ def test_where_jobs_take_turns_entries_are_of_that_mode():
     assert assumed(turns) == {"a": ("gpu_util by 1",), "b": ("gpu_util by 1",)}
     # Entries of an earlier round under MPS are not carried over.
     assert predict(turns, sets=True, previous=predict(instance("aab"))) == filled
+
+
+def test_the_law_of_mps_is_the_default_and_its_bounds_are_those_of_an_estimate():
+    problem = promising(1.5, shares=[40, 60])
+    filled = predictors.predict(problem)
+    assert filled == predict(problem, KernelsPredictor())
+    assert {entry.source for entry in filled.slowdowns} == {"estimate"}
+    assert {entry.confidence for entry in filled.slowdowns} == {0.9}
+    assert {entry.shares for entry in filled.slowdowns} == {(40, 60), (60, 40)}
+    assert all(e.upper > e.slowdown for e in filled.slowdowns)
+    assert predictors.in_doubt(filled) == ()
+
+
+def test_the_confidence_of_the_law_can_be_chosen():
+    bounds = [
+        predictors.predict(instance(), confidence=confidence).slowdowns[0].upper
+        for confidence in (0.8, 0.95)
+    ]
+    assert bounds[0] < bounds[1]
+    with pytest.raises(UnsupportedError, match="no upper bounds, so it takes no confidence"):
+        predict(instance(), confidence=0.9)
+
+
+def test_what_the_law_assumes_is_named():
+    words = predictors.assumed(instance())
+    assert words["a"] == ("kernel_mean_s by 25 µs", "throughput at shares by a roofline")

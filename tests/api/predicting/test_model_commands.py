@@ -142,8 +142,10 @@ def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
             ("--model", "m", "--predictor", "analytic"),
             "--model: cannot be combined with --predictor",
         ),
-        (("--confidence", "0.9"), "--confidence needs --model"),
-        (("--predictor", "analytic", "--confidence", "0.9"), "--confidence needs --model"),
+        (
+            ("--predictor", "analytic", "--confidence", "0.9"),
+            "this model has no upper bounds, so it takes no confidence",
+        ),
         (("--as", "A=B"), "--as needs --model"),
         (("--as", "A"), "must be GPU=FITTED, got 'A'"),
         (("--model", "absent"), "absent: cannot be read: no such file or directory"),
@@ -258,7 +260,7 @@ def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
         job["gsla"] = 2.0
     problem = tmp_path / "i.json"
     problem.write_text(json.dumps(data))
-    status, out, err = run("predict", problem)
+    status, out, err = run("predict", problem, "--predictor", "analytic")
     assert status == 0
     assert "slowdowns" not in json.loads(out)
     assert err.splitlines() == [
@@ -266,6 +268,13 @@ def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
         "dram_active by sm_active (120 workloads), pcie_rx_bytes_s by sm_active (120 workloads)",
         "dovetail: 7,140 pairs of workloads stay unknown: an estimate without a bound lets no job "
         "with a gSLA share; measured pairs or a model fitted on some (--model) do",
+    ]
+    status, out, err = run("predict", problem)
+    assert (status, len(json.loads(out)["slowdowns"])) == (0, 7140)
+    assert err.splitlines() == [
+        "dovetail: estimates rest on assumptions: kernel_mean_s by 25 µs (120 workloads), "
+        "sm_active by 0.7 of the busy time (120 workloads), dram_active by 0.3 sm_active "
+        "(120 workloads), throughput at shares by a roofline (120 workloads)",
     ]
 
 

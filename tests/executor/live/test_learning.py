@@ -159,14 +159,14 @@ def test_a_fit_that_says_more_than_a_pipe_holds_ends(tmp_path, learner_of, monke
     assert learner.trouble == "no model was fitted: too much"
 
 
-def test_a_damaged_model_file_is_reported_and_analytic_beliefs_remain(tmp_path, learner_of):
+def test_a_damaged_model_file_is_reported_and_beliefs_by_the_law_remain(tmp_path, learner_of):
     (tmp_path / "model").write_bytes(b"nonsense")
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(2))
     learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
     assert "model" in learner.trouble
     table = learner.news().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
-    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("analytic")
+    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("law of MPS")
 
 
 def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):

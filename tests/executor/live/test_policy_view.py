@@ -30,6 +30,7 @@ from dovetail.solver.policies import Start, policy_named
 
 from .fate import random_event
 from .telling import ANN, BOB, GPUS, Story, spec
+from .test_beliefs import LAW
 
 MODEL = "A100"
 PARTS = {"vision": (0.5, 0.2), "speech": (0.9, 0.2), "text": (0.7, 0.5)}
@@ -220,8 +221,8 @@ def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_too():
     a, b = (state.names.index(f"ann/{name}") for name in ("vision", "speech"))
     assert state.predicted.slowdown[0, 0, a, b] == state.seen[0, 0, a, b] == 1.2
     assert state.seen_upper[0, 0, a, b] == state.predicted.upper[0, 0, a, b] > 1.2
-    # 0.3 * 0.7 + 0.2 * 0.2, see test_beliefs.
-    assert state.prior.slowdown[0, 0, a, b] == pytest.approx(1.25)
+    # As of a and b in test_beliefs.
+    assert state.prior.slowdown[0, 0, b, a] == pytest.approx(LAW)
 
 
 def test_the_measured_power_of_pairs_is_seen_by_policies_and_plans():
@@ -503,8 +504,8 @@ def test_without_shares_unmeasured_pairs_wait_unless_the_owner_lets_them_share()
         assert (why is not None and "no entry lets" in why) == refused
 
 
-def test_a_gsla_needs_more_than_an_estimate_without_a_bound():
-    """Where the owner lets jobs share without caps on an estimate, those with a gSLA do not."""
+def test_a_gsla_needs_a_bound():
+    """Where the owner lets jobs share without caps on an estimate, its bound holds for a gSLA."""
     story = known_story()
     easy, second = story.submit(workload="text"), story.submit(workload="speech")
     like = story.submit(gsla=9.0)
@@ -512,7 +513,7 @@ def test_a_gsla_needs_more_than_an_estimate_without_a_bound():
     view.renew(story.at_s)
     put(story, view, second, "g0")
     assert refusal(view, [start(view, easy, "g0")], {}) is None
-    assert "no entry lets" in refusal(view, [start(view, like, "g0")], {})
+    assert "gsla: slowdown" in refusal(view, [start(view, like, "g0")], {})
     put(story, view, like, "g1")
     assert refusal(view, [start(view, easy, "g1")], {}) is None
 
@@ -541,8 +542,8 @@ def test_plans_of_a_round_and_jobs_that_share_say_where_slowdowns_are_from():
     view.renew(story.at_s)
     put(story, view, jobs[2], "g0")
     there, _ = view.predicted([job.run for job in jobs[1:]], "g0")
-    assert there.words == "estimate without a bound: analytic, from solo profiles"
-    assert view.upper(jobs[1].id) is None
+    assert there.words == "estimate: law of MPS, from solo profiles"
+    assert view.upper(jobs[1].id) > there.slowdown
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():

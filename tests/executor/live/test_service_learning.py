@@ -77,7 +77,7 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
     wait_until(lambda: learning.api.job(second).slowdown)
     shown = learning.api.job(second)
     assert shown.predicted >= 1
-    assert shown.predicted_by.startswith("estimate without a bound: analytic")
+    assert shown.predicted_by.startswith("estimate: law of MPS")
     # It was measured since, which gives a bound.
     wait_until(lambda: learning.api.job(second).upper)
     learning.api.cancel(second, ME)
