@@ -332,8 +332,8 @@ class Beliefs:
     ) -> Iterator[tuple[_Predictor, dict[str, Workload], Codes]]:
         """Yield the predictors for a device model, best first.
 
-        The law of MPS is for GPUs: profiles of processor cores, which have none of its metrics,
-        are left to the analytic predictor.
+        The law of MPS has bounds only for GPUs under MPS: time slices and processor cores, whose
+        profiles have none of its metrics, are left to the analytic predictor.
 
         With each come the workloads that it can predict, and the source of each pair of them.
         """
@@ -344,9 +344,10 @@ class Beliefs:
             has_bounds = fitted.fit(model).bound is not None
             source = Source.MODEL if has_bounds else Source.UNBOUNDED
             yield fitted, known, np.full((len(known),) * 2, source)
-        law = KernelsPredictor(confidence=CONFIDENCE, workers=workers)
-        known = {name: one for name, one in profiled.items() if not law.lacks(name, one)}
-        yield law, known, np.full((len(known),) * 2, Source.KERNELS)
+        if sharing == "mps":
+            law = KernelsPredictor(confidence=CONFIDENCE, workers=workers)
+            known = {name: one for name, one in profiled.items() if not law.lacks(name, one)}
+            yield law, known, np.full((len(known),) * 2, Source.KERNELS)
         analytic = AnalyticPredictor()
         filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
         known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}
