@@ -54,8 +54,8 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
     if not clusters:
         return Cluster(nodes=())
     return Cluster(
-        # Nodes that differ share no GPU at all: `NodesPool.sharing`.
-        sharing=clusters[0].sharing,
+        # Where nodes differ, jobs share no GPU at all: `NodesPool.sharing`.
+        sharing="mps" if any(one.sharing == "mps" for one in clusters) else "time_sliced",
         max_jobs_per_gpu=min(one.max_jobs_per_gpu for one in clusters),
         shares=tuple(sorted({cap for one in clusters for cap in caps_of(one.shares)})),
         share_sum=min(one.share_sum for one in clusters),

@@ -252,7 +252,7 @@ class NodesPool:
         with self._lock:
             facts = [remote.facts for remote in self._remotes.values() if remote.facts]
         if len({one.cluster.sharing for one in facts}) > 1:
-            return "some nodes have MPS and others have not: what one shows is wrong on another"
+            return "some nodes have MPS and others have not: a slowdown is another on each"
         reasons = (one.sharing if same_user else one.sharing_others for one in facts)
         return next((reason for reason in reasons if reason), None)
 

@@ -1,12 +1,17 @@
 """Nodes that join, nodes that are known from before, and nodes that are forgotten."""
 
 import time
+from contextlib import closing
 
 import pytest
 
+from benchmarks.cluster.socket_agents import SocketNodes
 from dovetail.cluster import pool as nodes_pool
+from dovetail.cluster.known_nodes import KnownNode, write_known
+from dovetail.cluster.messages import AgentFacts
 from dovetail.cluster.pool import NodesPool
 from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster, Gpu, Node
 from tests.executor.local_runs import Watched, a_run
 from tests.executor.waiting import wait_until
 
@@ -124,3 +129,27 @@ def test_shares_are_those_of_the_nodes_that_answer(tmp_path):
     finally:
         for agent in started:
             agent.end()
+
+
+@pytest.mark.parametrize(
+    ("modes", "sharing"),
+    [
+        (("mps", "mps"), "mps"),
+        (("time_sliced", "time_sliced"), "time_sliced"),
+        (("time_sliced", "mps"), "mps"),
+    ],
+)
+def test_nodes_with_and_without_mps_in_one_pool_share_no_gpu(tmp_path, modes, sharing):
+    known = tmp_path / "home" / "nodes" / "known"
+    known.mkdir(parents=True)
+    for name, mode in zip(("n1", "n2"), modes, strict=True):
+        gpus = (Gpu(id="0", model="m", memory_mib=1.0),)
+        shares = (50,) if mode == "mps" else ()
+        cluster = Cluster(sharing=mode, shares=shares, nodes=(Node(id=name, gpus=gpus),))
+        facts = AgentFacts(agent=name, pool="gpu", notice="", cluster=cluster)
+        write_known(known, name, KnownNode(facts=facts))
+    with closing(NodesPool(tmp_path / "home", SocketNodes({}))) as pool:
+        assert devices(pool) == ["n1/0", "n2/0"]
+        assert pool.cluster().sharing == sharing
+        reason = pool.sharing(same_user=True)
+    assert (reason is None) == (len(set(modes)) == 1)
