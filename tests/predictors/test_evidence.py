@@ -179,6 +179,11 @@ def test_large_data_are_not_carried(data, monkeypatch, tmp_path):
             b'{"name": "d", "profiles": [{"workload": "a", "gpu_model": "other"}]}',
             "fits[0].data.gpu_model: must be of 'made-up' only, got 'other'",
         ),
+        (
+            b'{"name": "d", "measurements": [{"workloads": ["a", "b"], "gpu_model": "made-up", '
+            b'"slowdown": [2, 2], "mode": "time_sliced"}]}',
+            "fits[0].data.measurements: must be of mode mps only",
+        ),
         (None, "fits/0/data.json: this part is missing"),
     ],
 )

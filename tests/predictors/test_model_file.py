@@ -248,7 +248,7 @@ def test_fits_that_cannot_be(saved, change, message):
         (
             {"form": "pickle"},
             "fits[0].member.form: must be a form that is installed (analytic, constant, hierarchy, "
-            "linear), got 'pickle'",
+            "kernels, linear), got 'pickle'",
         ),
         (
             {"form": "os"},
