@@ -20,7 +20,7 @@ from dovetail.measuring.dataset import (
 )
 from dovetail.measuring.ledger import Contents, by_setting, settled, standing
 from dovetail.measuring.noise import CampaignNoise, noise
-from dovetail.measuring.results import ExperimentResult, Machine
+from dovetail.measuring.results import ExperimentResult, Machine, ProfiledKernels
 
 Amount = Annotated[int, Field(ge=0)]
 
@@ -68,6 +68,14 @@ class Alone(Record):
     memory_mib: NonNegative | None = None
     p50_s: NonNegative | None = None
     p99_s: NonNegative | None = None
+
+
+class WorkloadKernels(Record):
+    """The kernels of a workload, or why they could not be profiled."""
+
+    workload: Name
+    kernels: ProfiledKernels | None = None
+    lack: str = ""
 
 
 class PairSummary(Record):
@@ -142,6 +150,7 @@ class Summary(Record):
     others_busy: NonNegative | None = None
     noise: CampaignNoise | None
     alone: tuple[Alone, ...]
+    kernels: tuple[WorkloadKernels, ...] = ()
     together: tuple[PairSummary, ...]
     sharing: tuple[SharingSummary, ...]
     tails: tuple[Tail, ...]
@@ -166,6 +175,11 @@ def summary(contents: Contents) -> Summary:
         others_busy=_mean(one.others_busy for one in sound),
         noise=noise(contents.results),
         alone=alone,
+        kernels=tuple(
+            WorkloadKernels(workload=one.workloads[0], kernels=one.kernels, lack=one.kernels_lack)
+            for one in contents.results
+            if one.kernels or one.kernels_lack
+        ),
         together=together,
         sharing=tuple(_sharing(together, results)),
         tails=tuple(_tails(alone, together)),

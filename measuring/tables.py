@@ -14,7 +14,15 @@ from dovetail.instances._record import listed
 from dovetail.measuring.campaign import Stage
 from dovetail.measuring.noise import CampaignNoise
 from dovetail.measuring.results import Machine
-from dovetail.measuring.summary import Alone, Cover, PairSummary, SharingSummary, Summary, Tail
+from dovetail.measuring.summary import (
+    Alone,
+    Cover,
+    PairSummary,
+    SharingSummary,
+    Summary,
+    Tail,
+    WorkloadKernels,
+)
 from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import NO_FIGURE, figure, number, percent, two_digits
 
@@ -39,6 +47,8 @@ def campaign_view(found: Summary) -> RenderableType:
         parts += [Text(), noise_lines(found)]
     if found.alone:
         parts += [Text(), solo_table(found.alone)]
+    if found.kernels:
+        parts += [Text(), kernel_table(found.kernels)]
     if found.sharing:
         parts += [Text(), sharing_table(found.sharing)]
     if found.together:
@@ -150,6 +160,29 @@ def solo_table(alone: Iterable[Alone]) -> RenderableType:
         for one in alone
     ]
     return _table(("alone", "setting"), columns, rows)
+
+
+def kernel_table(found: Iterable[WorkloadKernels]) -> RenderableType:
+    """Return the table of what workloads launch, with what profiling it cost."""
+    columns = ("an\niteration", "mean us", "weighted us", "time in\nfull ones", "profiled\ns")
+    rows, lacks = [], []
+    for one in found:
+        if one.kernels is None:
+            lacks.append(Text(f"kernels of {one.workload}: {one.lack}", overflow="fold"))
+            continue
+        metrics = one.kernels.metrics
+        full = metrics.get("kernel_full")
+        rows.append(
+            (
+                one.workload,
+                figure(one.kernels.launches, 4),
+                _us(metrics.get("kernel_mean_s")),
+                _us(metrics.get("kernel_weighted_s")),
+                NO_FIGURE if full is None else percent(full),
+                f"{one.kernels.cost_s:.1f}",
+            )
+        )
+    return Group(*([_table(("kernels",), columns, rows)] if rows else []), *lacks)
 
 
 def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:
@@ -268,3 +301,7 @@ def _table(names: Sequence[str], columns: Sequence[str], rows: _Rows) -> Rendera
         table.add_row(*map(Text, row))
     heads = tuple(column.replace("\n", " ") for column in columns)
     return Fitting(table, row_lines(rows, len(names), heads))
+
+
+def _us(time_s: float | None) -> str:
+    return NO_FIGURE if time_s is None else figure(time_s * 1e6, 4)

@@ -105,3 +105,23 @@ def test_a_campaign_without_results_shows_what_is_left():
     text = printed()
     assert "noise" not in text
     assert row(text, "1", "pairs,", "MPS,", "no", "cap") == ["6", "-", "-", "-", "-", "-", "6"]
+
+
+def test_what_workloads_launch_has_a_table_or_a_line():
+    kernels = {
+        "profiler": "torch.profiler",
+        "launches": 235.5,
+        "metrics": {"kernel_mean_s": 24.5e-6, "kernel_weighted_s": 61e-6, "kernel_full": 0.425},
+        "iterations": 40,
+        "cost_s": 3.14,
+    }
+    without = {**kernels, "metrics": {"kernel_mean_s": 1e-6, "kernel_weighted_s": 2e-6}}
+    text = printed(
+        result(["conv"], [0.02], kernels=kernels),
+        result(["lstm"], [0.01], kernels_lack="needs PyTorch"),
+        result(["bursty-[inference]"], [0.01], kernels=without),
+    )
+    assert row(text, "conv", "235.5") == ["24.5", "61", "42.50", "%", "3.1"]
+    assert row(text, "bursty-[inference]", "235.5") == ["1", "2", "-", "3.1"]
+    assert "kernels of lstm: needs PyTorch" in text
+    assert "kernels" not in printed(*RESULTS)
