@@ -507,6 +507,8 @@ class Gatherer:
             return None
         if not self._on:
             return EvidenceView(state="off", text="the service measures no shares itself")
+        if not gate.enforced:
+            return EvidenceView(state="off", text=f"no share is used: {gate.why_not}")
         present = self._machine.shares.present
         if present is not None:
             return self._view_of(present)

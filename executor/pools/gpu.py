@@ -150,6 +150,7 @@ class GpuPool(LocalPool):
             nvml.driver(),
             program if self._has_mps else None,
             no_mps or no_program,
+            enforced=self._has_mps,
             python_of=self._python_of,
             strangers=self._strangers,
         )

@@ -85,6 +85,8 @@ class ShareGate:
         Measures further shares; None if that is impossible.
     why_not : str
         Why it is impossible; empty if it is not.
+    enforced : bool
+        Whether the pool can enforce shares at all.
     offers : tuple of int
         The shares that the pool can enforce and wants to know about, the most useful first.
     library : str
@@ -102,6 +104,7 @@ class ShareGate:
     driver: str
     program: ShareProgram | None = None
     why_not: str = ""
+    enforced: bool = True
     offers: tuple[int, ...] = WANTED
     library: str = ""
     workload: str = "shares"

@@ -158,3 +158,11 @@ def test_a_gpu_that_others_use_is_left_alone(machine):
         assert outcomes(machine) == []
         machine.library.processes = {"compute": [], "mps": []}
         wait_until(lambda: told(service).state == "done")
+
+
+def test_without_mps_no_share_is_used_and_none_is_measured(machine):
+    python = jobs_python(machine.place / "python")
+    machine.program = "no-such-mps-control"
+    with serving(machine, python) as service:
+        assert told(service).state == "off"
+        assert told(service).text.startswith("no share is used: ")

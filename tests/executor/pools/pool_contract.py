@@ -158,6 +158,10 @@ class PoolContract:
         assert len(devices) >= 2
         assert set(pool.usage()) == {gpu.id for gpu in devices}
 
+    def test_what_measures_its_shares_knows_its_driver(self, open_pool):
+        gate = open_pool().pool.gate
+        assert gate is None or gate.driver
+
     def test_nothing_is_reported_where_nothing_happened(self, open_pool):
         assert list(open_pool().pool.poll()) == []
 
