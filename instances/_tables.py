@@ -243,7 +243,11 @@ def lines_of(path: str | Path) -> Iterator[str]:
     InputError
         When it cannot be read, is too large, has too many lines or is not UTF-8.
     """
-    content = read_bytes(path)
+    yield from lines_in(read_bytes(path), path)
+
+
+def lines_in(content: bytes, path: str | Path) -> Iterator[str]:
+    """Yield the lines of the content of a file, like `lines_of`."""
     if content.count(b"\n") > MOST_ROWS:
         # Checked before rows are collected.
         raise _too_many_lines(path)

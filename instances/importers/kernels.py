@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import MOST_ROWS, as_number, lines_of
+from dovetail.instances._tables import MOST_ROWS, as_number, lines_in
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError, source_name
@@ -106,7 +106,7 @@ def read_kernels(path: FilePath, device: int | None = None) -> FoundKernels:
         content = read_bytes(path)
         if content[:_BLANK].strip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
             return _of_trace(content, device)
-        return _of_table(path, device)
+        return _of_table(content, path, device)
     except InputError as error:
         raise error.at(source) from None
 
@@ -225,8 +225,8 @@ def _gpu_of_export(connection: sqlite3.Connection) -> KernelGpu | None:
 # Nsight Systems: the table
 
 
-def _of_table(path: FilePath, device: int | None) -> FoundKernels:
-    reader = csv.reader(lines_of(str(path)))
+def _of_table(content: bytes, path: FilePath, device: int | None) -> FoundKernels:
+    reader = csv.reader(lines_in(content, str(path)))
     try:
         header = next((row for row in reader if _GRID[0] in row), None)
         if header is None:

@@ -6,6 +6,7 @@ the SMs it claims to see follow from its cap as they were published for an H200.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -76,7 +77,12 @@ def main():
     running = threading.Event()
     threading.Thread(target=work, args=(running,), daemon=True).start()
     for line in CAMPAIGN.makefile():
-        command = json.loads(line)["do"]
+        asked = json.loads(line)
+        command = asked["do"]
+        if command == "profile":
+            shutil.copy(sys.argv[sys.argv.index("trace") + 1], asked["trace"])
+            tell("profiled", iterations=4, cost_s=1.5)
+            continue
         if command == "quit" and "deaf" not in sys.argv:
             return
         if command == "run":

@@ -21,14 +21,17 @@ from dovetail.executor.mps import processes  # noqa: E402
 from dovetail.executor.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.mps.processes import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.pools import gpu_health  # noqa: E402
+from dovetail.instances.datasets import read_dataset  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from dovetail.measuring import device as device_module  # noqa: E402
 from dovetail.measuring.campaign import WorkerSeat  # noqa: E402
+from dovetail.measuring.dataset import write_tables  # noqa: E402
 from dovetail.measuring.device import DeviceLostError  # noqa: E402
 from dovetail.measuring.gpu_device import GpuDevice  # noqa: E402
 from tests.executor.gpus.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.gpus.libcuda import standin_libcuda  # noqa: E402
+from tests.instances.profiler_files import trace  # noqa: E402
 
 from .programs import a_campaign, sitting  # noqa: E402
 
@@ -75,10 +78,11 @@ def campaign_on(machine):
     """Open a device and a sitting for stages; all is closed with the test."""
     opening = []
 
-    def start(*stages, options=(), splits=None, **fields):
+    def start(*stages, options=(), splits=None, kernels=False, **fields):
         device = opened(machine, splits)
         of = a_campaign(["conv", "lstm"], *stages, **fields)
-        entered = sitting(device, of, machine.place / "out", command(*options))
+        out = machine.place / "out"
+        entered = sitting(device, of, out, command(*options), kernels=kernels)
         now = entered.__enter__()
         opening.append((entered, device))
         machine.library.processes = Alive(lambda: now.workers.pids)
@@ -112,6 +116,27 @@ def test_alone_and_in_pairs_under_mps(machine, campaign_on):
     assert pair.throttled == ("hardware thermal", "power cap")
     assert pair.disturbed_by == ()
     assert pair.families == ("pretended", "pretended")
+
+
+def test_kernels_are_profiled_alone_and_the_campaign_goes_on(machine, campaign_on):
+    options = ("trace", str(trace(machine.place)))
+    halves = {**PAIRS, "shares": [50, 50]}
+    stages = ({"measure": "solos"}, {"measure": "solos", "shares": [50]}, PAIRS, halves)
+    now = campaign_on(*stages, options=options, splits=half_is_right(), kernels=True)
+    assert now.runner.run() == ()
+    assert {one.status for one in now.ledger.results} == {"ok"}
+    profiled = [one for one in now.ledger.results if one.kernels]
+    assert sorted(one.key for one in profiled) == ["0:mps:conv#0", "0:mps:lstm#0"]
+    for one in profiled:
+        assert (one.kernels.launches, one.kernels.cost_s) == (0.5, 1.5)
+        assert one.kernels.metrics["kernel_full"] == pytest.approx(0.75)
+    write_tables(machine.place / "out")
+    for one in read_dataset(machine.place / "out").profiles:
+        if one.share is None:
+            assert one.metrics.kernels_s == pytest.approx(0.5 * one.throughput)
+            assert one.source.endswith("metrics: NVML GPM; kernels: torch.profiler")
+        else:
+            assert one.metrics.kernels_s is None
 
 
 def test_metrics_have_means_and_variances_of_readings(machine, campaign_on, monkeypatch):
