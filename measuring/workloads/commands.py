@@ -12,7 +12,7 @@ from typing import NamedTuple
 RUN, STOP, PROFILE, QUIT = "run", "stop", "profile", "quit"
 
 
-class Command(NamedTuple):
+class WorkerCommand(NamedTuple):
     """What to do; ``trace`` is the file that ``profile`` writes."""
 
     do: str
@@ -29,14 +29,14 @@ class Commands:
     def __init__(self, source: int = 0) -> None:
         self._source = source
         self._unread = b""
-        self._ending: Command | None = None
+        self._ending: WorkerCommand | None = None
         self._signalled, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _noted)
 
-    def next(self) -> Command:
+    def next(self) -> WorkerCommand:
         """Wait for the next command, and return it.
 
         Raises
@@ -44,7 +44,7 @@ class Commands:
         ValueError
             If a line is not a command.
         """
-        found, self._ending = self._ending or self._read(None) or Command(QUIT), None
+        found, self._ending = self._ending or self._read(None) or WorkerCommand(QUIT), None
         return found
 
     def end(self, within_s: float = 0) -> bool:
@@ -57,7 +57,7 @@ class Commands:
             raise ValueError(f"{self._ending.do} was commanded during a run")
         return self._ending is not None
 
-    def _read(self, within_s: float | None) -> Command | None:
+    def _read(self, within_s: float | None) -> WorkerCommand | None:
         while b"\n" not in self._unread:
             wait_s = None if within_s is None else max(0.0, within_s)
             ready, _, _ = select.select([self._signalled, self._source], [], [], wait_s)
@@ -65,7 +65,7 @@ class Commands:
                 return None
             read = b"" if self._signalled in ready else os.read(self._source, 65536)
             if not read:
-                return Command(QUIT)
+                return WorkerCommand(QUIT)
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         return _command(line)
@@ -75,11 +75,11 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """Do nothing: Python has already written to the wake-up pipe."""
 
 
-def _command(line: bytes) -> Command:
+def _command(line: bytes) -> WorkerCommand:
     try:
-        found = Command(**json.loads(line))
+        found = WorkerCommand(**json.loads(line))
     except (ValueError, TypeError):
-        found = Command("")
+        found = WorkerCommand("")
     if found.do not in (RUN, STOP, PROFILE, QUIT) or (found.do == PROFILE and not found.trace):
         raise ValueError(f"no command: {line.decode(errors='replace')!r}")
     return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import IO, NoReturn
 
-from .commands import PROFILE, QUIT, RUN, Command, Commands
+from .commands import PROFILE, QUIT, RUN, Commands, WorkerCommand
 from .devices import open_device
 from .loading import load
 from .loops import Report, as_requests_arrive, warm_up, without_pause
@@ -87,7 +87,7 @@ def serve(options: argparse.Namespace, report: Report) -> None:
             device.idle()
 
 
-def _profiled(run: Callable[[str], dict[str, object]], command: Command) -> dict[str, object]:
+def _profiled(run: Callable[[str], dict[str, object]], command: WorkerCommand) -> dict[str, object]:
     """Profile, and return why not after a failure: the workload itself has been measured."""
     try:
         return run(command.trace)
