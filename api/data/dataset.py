@@ -123,8 +123,12 @@ def _by_share(profiles: Iterable[SoloProfile]) -> dict[str, int]:
 
 
 def _ran(measured: Iterable[Measurement]) -> dict[str, int]:
-    failed = Counter(found.failed for found in measured)
-    return {"measured": failed[False], "failed": failed[True]}
+    """Return how many were measured and failed, and how many of these took turns, if any."""
+    found = list(measured)
+    failed = Counter(one.failed for one in found)
+    turns = sum(one.mode == "time_sliced" for one in found)
+    by_turns = {"time_sliced": turns} if turns else {}
+    return {"measured": failed[False], "failed": failed[True], **by_turns}
 
 
 def _known(profiles: Iterable[SoloProfile]) -> dict[str, int]:
@@ -155,7 +159,8 @@ def _profiles_text(counts: Mapping[str, int]) -> str:
 
 
 def _ran_text(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    names = {"time_sliced": "of these time-sliced"}
+    return ", ".join(f"{count} {names.get(outcome, outcome)}" for outcome, count in counts.items())
 
 
 def _known_text(counts: Mapping[str, int]) -> str:

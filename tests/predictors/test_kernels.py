@@ -139,6 +139,16 @@ def test_time_slices_are_shared_by_jobs_that_have_work():
     assert found == pytest.approx(np.array([[2.0, 2.0], [1.0, 1.0], [1.8, 1.0]]))
 
 
+def test_the_predictor_answers_for_time_slices_without_caps_and_without_a_bound():
+    known = {"a": workload(1.0, 50), "b": workload(0.5, 400)}
+    jobs, caps = np.array([[0, 1], [0, 1]]), np.array([[0, 0], [50, 50]])
+    found = KernelsPredictor().predict(known, jobs, caps, mode="time_sliced")
+    expected = time_sliced(ranges(profiles(known)).likely.at(jobs[:1]))
+    assert found.slowdown[0] == pytest.approx(expected[0])
+    assert np.isnan(found.slowdown[1]).all()
+    assert found.upper is None
+
+
 def simulated(first, second, seconds=1.0):
     """Run two jobs of (work, kernel) seconds on a queue of kernels; return their slowdowns.
 

@@ -228,6 +228,8 @@ def test_turns_make_a_cluster_and_entries_of_their_own(run, tmp_path):
         ("time_sliced", [1.9, 2.1]),
     ]
     assert "time_sliced" in run("pairs", tmp_path)[1]
+    shown = run("show", tmp_path)[1]
+    assert "  pairs      2 measured, 0 failed, 1 of these time-sliced\n" in shown
     made = tmp_path / "turns.json"
     wanted = ("--gpu-model", "V100", "--gpus", "1", "--sharing", "time_sliced", "-o", made)
     assert run("instance", tmp_path, *wanted)[0] == 0
