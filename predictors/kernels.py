@@ -110,9 +110,9 @@ class Law:
     """
 
     wait: float = 0.94
-    warps: float = 0.57
-    room_exponent: float = 4.5
-    bandwidth: float = 0.8
+    warps: float = 0.58
+    room_exponent: float = 4.2
+    bandwidth: float = 0.88
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -129,7 +129,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
 }
 """The least and the largest value of each number of the law."""
 
-UNCAPPED_ERROR: Final = 0.09
+UNCAPPED_ERROR: Final = 0.1
 CAPPED_ERROR: Final = 0.12
 ROOFLINE_ERROR: Final = 0.16
 """Standard errors of the logarithm of a slowdown without caps; at caps with a measured solo curve;
