@@ -15,7 +15,7 @@ from dovetail.predictors.forms.kernels import FEATURES, Kernels, law_of_states
 from dovetail.predictors.kernels import RANGES, Law
 from dovetail.predictors.predictor import FloatArray
 
-_SPREAD: Final = {"wait": 0.3, "warps": 0.3, "room_exponent": 0.5, "bandwidth": 0.5}
+_SPREAD: Final = {"wait": 0.3, "warps": 0.3, "room_exponent": 0.3, "bandwidth": 0.2}
 """Prior standard deviations of the logarithms of the numbers of the law, around the default."""
 
 _NOISE: Final = 0.1
