@@ -54,10 +54,15 @@ _Seen = TypeVar("_Seen", RankStarted, RankReady, RankRefused, RankGone)
 
 @dataclass
 class _Saved:
-    """The content of the file; ``boot`` is the boot id of the clock that the runs' times use."""
+    """The content of the file.
+
+    ``boot`` is the boot id of the clock that the runs' times use; ``checkpoints`` has the seconds
+    of work of each stopped job up to its last checkpoint.
+    """
 
     boot: str
     runs: list[SimulatedRun] = field(default_factory=list)
+    checkpoints: dict[str, float] = field(default_factory=dict)
 
 
 _SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
@@ -68,7 +73,8 @@ class SimulatedNode:
 
     Jobs have workloads of the instance, whose slowdowns are used; a job that does not fit into the
     free memory ends with status 1. Its command is not run, but words in it (``work_s=30``,
-    ``status=1``, ``rank=0``, ``deaf=1``) define what it does (``simulated_runs.Program``).
+    ``status=1``, ``rank=0``, ``deaf=1``) define what it does (``simulated_runs.Program``). A job
+    with checkpoints (``JobSpec.checkpoint_s``) resumes from its last one.
 
     Parameters
     ----------
@@ -116,6 +122,7 @@ class SimulatedNode:
         self._runs: dict[str, SimulatedRun] = {}
         self._jobs: dict[str, Job] = {}
         self._names: list[str] = []
+        self._checkpoints: dict[str, float] = {}
         self._news: list[AnyEvent] = []
         self._awaited: dict[str, Run] = {}
         self._alarm = _Alarm(boot_s)
@@ -168,6 +175,7 @@ class SimulatedNode:
         if saved.boot != boot_id():
             # Nothing outlives the machine.
             saved.runs = []
+        self._checkpoints = saved.checkpoints
         for simulated in saved.runs:
             self._add(simulated)
             self._note_start(simulated.run)
@@ -282,7 +290,10 @@ class SimulatedNode:
         self._advance()
         now_s = self._cluster.state.now
         statuses: list[int | None] = [None] * len(run.seats)
-        self._add(SimulatedRun(run, now_s + self._start_s, 0.0, now_s, statuses=statuses))
+        from_s = self._checkpoints.get(run.job, 0.0)
+        self._add(
+            SimulatedRun(run, now_s + self._start_s, 0.0, now_s, statuses=statuses, from_s=from_s)
+        )
         try:
             self._write()
         except InputError as error:
@@ -299,7 +310,7 @@ class SimulatedNode:
             id=run.id,
             workload=self._workload[run.spec.workload],
             workers=len(run.seats),
-            work_s=self._program(run).work_s,
+            work_s=self._program(run).work_s - simulated.from_s,
             arrival_s=0.0,
             done_s=simulated.done_s,
         )
@@ -387,7 +398,16 @@ class SimulatedNode:
             gpus = job.gpus
             self._cluster.remove(job)
             self._cluster.renew_rates(gpus)
+            self._keep(simulated, job, statuses[0] == -_SIGTERM)
         self._report(RankEnded(at_s=0.0, run=run, rank=rank, status=status) for rank in ended)
+
+    def _keep(self, simulated: SimulatedRun, job: Job, asked: bool) -> None:
+        """Keep the work of a run that is over up to its last checkpoint, if its job has any."""
+        run, every_s = simulated.run, simulated.run.spec.checkpoint_s
+        self._checkpoints.pop(run.job, None)
+        if every_s is not None and job.done_s < job.work_s:
+            saved_s = job.done_s - job.done_s % every_s if every_s else job.done_s * asked
+            self._checkpoints[run.job] = simulated.from_s + saved_s
 
     def _usage(self, gpu: int) -> Usage:
         state = self._cluster.state
@@ -434,7 +454,7 @@ class SimulatedNode:
         now_s = self._cluster.state.now
         for run, simulated in self._runs.items():
             simulated.done_s, simulated.as_of_s = self._jobs[run].done(now_s), now_s
-        saved = _Saved(boot_id(), list(self._runs.values()))
+        saved = _Saved(boot_id(), list(self._runs.values()), self._checkpoints)
         write_text(self._directory / _FILE, _SAVED.dump_json(saved).decode())
 
     def _log_file(self, run: str, rank: int) -> Path:

@@ -75,6 +75,8 @@ class SimulatedRun:
         Whether it is suspended.
     statuses : list of (int or None)
         Exit status of each rank; None while it runs.
+    from_s : float
+        Seconds of work of its job up to the checkpoint from which it resumed.
     """
 
     run: Run
@@ -85,6 +87,7 @@ class SimulatedRun:
     began: bool = False
     paused: bool = False
     statuses: list[int | None] = field(default_factory=list)
+    from_s: float = 0.0
 
     @property
     def alive(self) -> bool:

@@ -29,8 +29,11 @@ def _served(directory, *submissions, **options):
     return served(directory, named, *_known(named), due, sample_s=600.0, **options)
 
 
-def test_a_job_with_checkpoints_is_stopped_for_a_short_one_and_told(tmp_path):
-    long, short = (0.0, 20000.0, "a", {"checkpoint_s": 0.0}), (1000.0, 100.0, "b", {})
+@pytest.mark.parametrize(("checkpoint_s", "finish_s"), [(0.0, 20100.0), (600.0, 20500.0)])
+def test_a_job_with_checkpoints_is_stopped_for_a_short_one_and_told(
+    tmp_path, checkpoint_s, finish_s
+):
+    long, short = (0.0, 20000.0, "a", {"checkpoint_s": checkpoint_s}), (1000.0, 100.0, "b", {})
     machine, began_s = _served(tmp_path, long, short)
     (stop,) = _events(tmp_path, StopDecided)
     assert (stop.run, stop.then) == ("j1.1", "wait")
@@ -39,6 +42,8 @@ def test_a_job_with_checkpoints_is_stopped_for_a_short_one_and_told(tmp_path):
     assert stop.reason in [step.why for step in machine.jobs["j1"].history]
     assert [event.run.id for event in _events(tmp_path, Placed)] == ["j1.1", "j2.1", "j1.2"]
     assert {job.state for job in machine.jobs.values()} == {JobState.FINISHED}
+    # The simulated pool resumes at once, from the end or from the checkpoint after 600 s.
+    assert machine.jobs["j1"].since_s - began_s == pytest.approx(finish_s, abs=1)
 
 
 @pytest.mark.parametrize(

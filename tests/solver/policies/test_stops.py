@@ -9,7 +9,7 @@ import pytest
 from dovetail.executor.second_opinion import unlawful
 from dovetail.executor.simulation import Options
 from dovetail.instances.instance import Instance
-from dovetail.solver.policies import Job, policy_named
+from dovetail.solver.policies import Decision, Job, Start, policy_named
 from dovetail.solver.policies.stops import stoppable_from_s
 from tests.executor.simulation.worlds import finishes, run, trace, world
 from tests.executor.test_second_opinion import state_of
@@ -116,6 +116,17 @@ def test_the_smallest_job_that_suffices_is_stopped():
 def test_without_an_objective_in_seconds_no_job_is_stopped():
     jobs = LONG, (1000, 1, 100, "b")
     assert _stops(_run(*jobs, policy="dovetail:objective=energy")) == []
+
+
+def test_who_gets_no_start_needs_no_stop():
+    jobs = [Job(k, f"j{k}", 0, 1, 10.0, 0.0, gpus=(k,)) for k in range(3)]
+    starts = tuple(Start(Job(9 + k, f"j{9 + k}", 0, 1, 1.0, 0.0), (k,)) for k in range(2))
+    decision = Decision(starts, tuple(jobs))
+    rest = decision.without(lambda start: start.gpus == (0,))
+    assert rest.starts == starts[1:]
+    # The last job was stopped for none of them, which is its policy's affair.
+    assert [job.number for job in rest.stops] == [1, 2]
+    assert decision.without(lambda start: False) is decision
 
 
 def _world(rng):
