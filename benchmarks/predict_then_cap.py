@@ -17,7 +17,10 @@ hidden; the others are known. Throughput by the measurements, a GPU with one job
 and the jobs whose gSLA or upper bound is broken, of those with one in pairs that never ran.
 
 ``week``: the trace ``library:h200-week``, simulated with the measurements as the world. Policies
-know the slowdowns; ``dovetail`` also with one kind of split only.
+know the slowdowns; ``dovetail`` with and without preemption, and with one kind of split only.
+
+``half``: the same week with ``dovetail``, which knows half of the pairs. The others are predicted
+until they have run.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ from dovetail.executor.simulation.worlds import world_of
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
-from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Job, SharingMode, SlowdownEntry, Workload
 from dovetail.instances.measured import path as library
-from dovetail.instances.traces import Trace, library_trace, library_world
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.traces import library_trace, library_world
 from dovetail.predictors import AnalyticPredictor, Prediction, Predictor, predict
 from dovetail.predictors.forms.kernels import law_of_states
 from dovetail.predictors.kernels import RANGES, KernelsPredictor, Law
@@ -58,7 +62,11 @@ from dovetail.solver.rounds import solve
 
 GSLAS: Final = (1.5, 2.0)
 HIDDEN: Final = (0.5, 0.8)
-POLICIES: Final = ("dovetail", "castor", "tesserae", "muri", "gavel", "tiresias", "lucid", "sjf")
+POLICIES: Final = (
+    "dovetail",
+    "dovetail:preempt=false",
+    *("tesserae", "muri", "gavel", "castor", "tiresias", "lucid", "tensorshare", "sjf", "fifo"),
+)
 
 
 def _cap(share: AnyShare) -> Split:
@@ -90,9 +98,10 @@ class AtItsWord:
         pairs: Ints,
         shares: Ints,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row."""
-        found = self.predictor.predict(workloads, pairs, shares, gpu_model)
+        found = self.predictor.predict(workloads, pairs, shares, gpu_model, mode)
         return found._replace(upper=found.slowdown)
 
 
@@ -118,9 +127,10 @@ class LawOfOthers:
         pairs: Ints,
         shares: Ints,
         gpu_model: str | None = None,
+        mode: SharingMode = "mps",
     ) -> Prediction:
         """Predict every row."""
-        found = self.law.predict(workloads, pairs, shares, gpu_model)
+        found = self.law.predict(workloads, pairs, shares, gpu_model, mode)
         assert found.upper is not None
         assert found.error is not None
         far = np.where(shares == UNCAPPED, *self.far)
@@ -251,7 +261,7 @@ class Truth:
             if (split not in splits or (pair, split) not in self.slowdown)
         ]
         cluster = self.world.cluster.replace(shares=tuple(s for s in splits if s is not None))
-        used = {job.workload for job in jobs}
+        used = {job.workload for job in jobs} if jobs else set(self.world.workloads)
         known = [e for e in (*entries, *closed) if used.issuperset(e.workloads)]
         return self.world.replace(cluster=cluster, jobs=tuple(jobs), slowdowns=tuple(known))
 
@@ -304,15 +314,10 @@ def rounds(truth: Truth, models: Sequence[str], draws: int, each: int) -> Iterat
     tally: dict[tuple[float, str, str], list[Row]] = {}
     for part in HIDDEN:
         for seed in range(draws):
-            draw = random.Random(f"{part} {seed}")
-            hidden = set(draw.sample(truth.pairs, round(part * len(truth.pairs))))
-
-            def never_ran(names: Sequence[str], hidden: set[Pair] = hidden) -> bool:
-                return tuple(sorted(names)) in hidden
-
+            never_ran = Hidden(truth, part, seed)
             made = {name: MODELS[name](truth.without(never_ran)) for name in models}
             for _ in range(each):
-                jobs = drawn(draw, sorted(truth.world.workloads))
+                jobs = drawn(never_ran.draw, sorted(truth.world.workloads))
                 for way, splits in WAYS.items():
                     known = truth.problem(jobs, splits, lambda names: False)
                     worth = _worth(truth, known, never_ran)
@@ -325,6 +330,18 @@ def rounds(truth: Truth, models: Sequence[str], draws: int, each: int) -> Iterat
         sums = {k: sum(one[k] for one in found) for k in ("promised", "broken", "bounds")}
         mean = fmean(one["throughput"] for one in found)
         yield {"hidden": part, "model": name, "way": way, "throughput": mean, **sums}
+
+
+class Hidden:
+    """A part of the pairs, drawn at random: whether two workloads are one of them."""
+
+    def __init__(self, truth: Truth, part: float, seed: int) -> None:
+        self.draw = random.Random(f"{part} {seed}")
+        self.pairs = set(self.draw.sample(truth.pairs, round(part * len(truth.pairs))))
+
+    def __call__(self, names: Sequence[str]) -> bool:
+        """Return whether this pair never ran."""
+        return tuple(sorted(names)) in self.pairs
 
 
 def drawn(draw: random.Random, names: Sequence[str]) -> list[Job]:
@@ -385,22 +402,38 @@ def _upper(
 
 def week(policies: Sequence[str]) -> Iterator[Row]:
     """Yield the metrics of each policy, and of ``dovetail`` with one kind of split only."""
-    trace, world = library_trace("h200-week"), library_world("h200-week")
+    world = library_world("h200-week")
     for name in policies:
-        yield _metrics(trace, world, name, "all")
-        if name == "dovetail":
-            uncapped = [e for e in world.slowdowns if e.share is None]
-            halves = [e for e in world.slowdowns if e.share is not None]
-            yield _metrics(trace, world.replace(slowdowns=tuple(uncapped)), name, "no caps")
-            yield _metrics(trace, world.replace(slowdowns=tuple(halves)), name, "halves")
+        yield _metrics(world, name, "best split" if name.startswith("dovetail") else "")
+        if name.startswith("dovetail"):
+            for way in ("never capped", "always halves"):
+                kept = [e for e in world.slowdowns if _cap(e.shares[0]) in WAYS[way]]
+                yield _metrics(world.replace(slowdowns=tuple(kept)), name, way)
 
 
-def _metrics(trace: Trace, world: Instance, policy: str, splits: str) -> Row:
-    found = summary(simulate(trace, world, policy_named(policy)), trace)
+def half(truth: Truth, models: Sequence[str], draws: int) -> Iterator[Row]:
+    """Yield the metrics of ``dovetail`` if half of the pairs are predicted until they have run."""
+    for name in models:
+        for way, splits in WAYS.items():
+            found = []
+            for seed in range(draws):
+                hidden = Hidden(truth, 0.5, seed)
+                believed = predict(
+                    truth.problem((), splits, hidden), MODELS[name](truth.without(hidden))
+                )
+                world = truth.problem((), splits, lambda names: False)
+                found.append(_metrics(world, "dovetail", way, SlowdownTable.of(believed)))
+            means = {key: fmean(one[key] for one in found) for key in ("mean_h", "p99_h", "broken")}
+            yield {**found[0], **means, "model": name}
+
+
+def _metrics(world: Instance, policy: str, way: str, believed: SlowdownTable | None = None) -> Row:
+    trace = library_trace("h200-week")
+    found = summary(simulate(trace, world, policy_named(policy), None, believed), trace)
     asked = sum(job.gsla is not None for job in trace.jobs)
     return {
         "policy": policy,
-        "splits": splits,
+        "way": way,
         "mean_h": found["jct_mean_s"] / 3600,
         "p99_h": found["jct_p99_s"] / 3600,
         "broken": round(np.nan_to_num(found["violation_rate"]) * asked),
@@ -432,20 +465,21 @@ def tables(found: Mapping[str, Sequence[Row]]) -> Iterator[str]:
                 f"{r['hidden']:6.0%} {r['model']:16} {r['way']:14} {r['throughput']:10.3f} "
                 f"{broken:>13} {bounds:>14}"
             )
-    if "week" in found:
-        yield "Simulated: library:h200-week, slowdowns as measured on an H200"
-        yield f"{'policy':28} splits   mean JCT h   p99 h   gSLAs broken"
-        for r in found["week"]:
-            broken = f"{r['broken']}/{r['promised']}"
-            yield (
-                f"{r['policy']:28} {r['splits']:8} {r['mean_h']:10.2f} {r['p99_h']:7.1f} "
-                f"{broken:>14}"
-            )
+    for part, title in (("week", "slowdowns known"), ("half", "half of the pairs predicted")):
+        if part in found:
+            yield f"Simulated: library:h200-week, measured slowdowns of an H200; {title}"
+            yield f"{'policy':24} {'':14}  mean JCT h  p99 h  gSLAs broken"
+            for r in found[part]:
+                name = r["policy"] if part == "week" else r["model"]
+                yield (
+                    f"{name:24} {r['way']:14} {r['mean_h']:11.2f} {r['p99_h']:6.1f} "
+                    f"{r['broken']:7.4g} of {r['promised']}"
+                )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parts = ("cold", "rounds", "week")
+    parts = ("cold", "rounds", "week", "half")
     parser.add_argument("parts", nargs="*", default=parts, help=f"of {', '.join(parts)}")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
@@ -459,6 +493,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cold": lambda: cold(truth, asked.models),
         "rounds": lambda: rounds(many, asked.models, asked.draws, asked.rounds),
         "week": lambda: week(asked.policies),
+        "half": lambda: half(many, asked.models, asked.draws),
     }
     found = {part: list(run[part]()) for part in asked.parts}
     print(json.dumps(found) if asked.json else "\n".join(tables(found)))
