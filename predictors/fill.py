@@ -29,6 +29,7 @@ from dovetail.predictors._combinations import (
     used,
     wanted_splits,
 )
+from dovetail.predictors._law_sets import law_set_entries
 from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.kernels import KernelsPredictor
@@ -95,7 +96,8 @@ def predict(
         Also add sets of three to ``max_jobs_per_gpu`` workloads without caps, made by
         ``set_slowdown`` from the entries of their pairs, measured or predicted. Their ``upper``
         and ``p99`` are made from those of the pairs in the same way: the confidence is not one for
-        sets.
+        sets. ``kernels`` adds sets under caps that sum to at most ``share_sum``, and what is left
+        of them when a job ends.
     confidence : float, optional
         The confidence of ``upper``, in (0, 1); default: the predictor's own.
     previous : Instance, optional
@@ -128,6 +130,8 @@ def predict(
     if not sets:
         return filled
     of_sets = _limited(set_entries(filled, gpu_models))
+    if isinstance(model, KernelsPredictor) and instance.cluster.sharing == "mps":
+        of_sets += _limited(law_set_entries(filled, model, known, gpu_models))
     return filled.replace(slowdowns=(*filled.slowdowns, *of_sets))
 
 

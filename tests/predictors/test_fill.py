@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dovetail
 from dovetail import predictors
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
@@ -320,3 +321,39 @@ def test_the_confidence_of_the_law_can_be_chosen():
 def test_what_the_law_assumes_is_named():
     words = predictors.assumed(instance())
     assert words["a"] == ("kernel_mean_s by 25 µs", "throughput at shares by a roofline")
+
+
+def test_sets_under_caps_are_predicted_with_what_is_left_of_them():
+    problem = instance("aabb", shares=[30, 40], max_jobs_per_gpu=3)
+    filled = predictors.predict(problem, sets=True)
+    capped = {entry.key[1]: entry for entry in filled.slowdowns if entry.share}
+    of_three = {members for members in capped if len(members) == 3}
+    # Three times 30, or 40 and twice 30, with two jobs of each workload at most.
+    assert of_three == {
+        tuple(sorted([(first, 30), (second, 30), (third, cap)]))
+        for first, second in itertools.combinations_with_replacement("ab", 2)
+        for third in "ab"
+        for cap in (30, 40)
+        if [first, second, third] not in (["a"] * 3, ["b"] * 3)
+    }
+    for members in of_three:
+        for left in itertools.combinations(members, 2):
+            assert left in capped
+    key = (("a", 30), ("a", 40), ("b", 30))
+    known = {name: filled.workloads[name] for name in "ab"}
+    found = KernelsPredictor().predict(known, np.array([[0, 0, 1]]), np.array([[30, 40, 30]]))
+    assert capped[key].slowdown == pytest.approx(found.slowdown[0], abs=1e-4)
+    assert capped[key].upper == pytest.approx(found.upper[0], abs=1e-4)
+    assert Instance.from_data(filled.to_data()) == filled
+
+
+def test_three_jobs_share_a_gpu_under_caps_by_the_law():
+    data = instance("bbb", shares=[30, 40], max_jobs_per_gpu=3).to_data()
+    data["cluster"]["nodes"][0]["gpu_count"] = 1
+    for job in data["jobs"]:
+        job["gsla"] = 3.0
+    filled = predictors.predict(Instance.from_data(data), sets=True)
+    plan = dovetail.solve(filled).plan
+    assert len(plan.assignments) == 3
+    assert sum(row.share[0] for row in plan.assignments) in (90, 100)
+    assert not dovetail.check(filled, plan).violations
