@@ -282,12 +282,14 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "family": "Groups variants of one workload. Absent: the workload itself.",
     },
     campaign.Stage: {
-        "measure": "`solos`: each workload alone. `pairs`: every two, and each with itself.",
+        "measure": "`solos`: each workload alone. `pairs`: every two, and each with itself. "
+        "`triples`: every three.",
         "mode": "`mps`: clients of one MPS server. `time-sliced`: without MPS.",
-        "shares": "Shares in per cent, null for none: one for solos, two for pairs. Two that "
-        "differ are measured in both orders. Absent: no shares.",
-        "workloads": "Only these, or the pairs with at least one of them. Absent: all.",
+        "shares": "Shares in per cent, null for none: one for each workload. Those that "
+        "differ are measured in every order. Absent: no shares.",
+        "workloads": "Only these, or the pairs and triples with at least one of them. Absent: all.",
         "first": "Workloads to which MPS gives the higher priority.",
+        "most": "Only so many of them, drawn at random and the same in each round. Absent: all.",
         "repeats": "Rounds, each in a random order.",
     },
     campaign.Windows: {
@@ -310,7 +312,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "batch_sizes": "Samples in an iteration. Absent: no worker was started.",
         "status": "`starved`: a worker did too little for a throughput in a window of five times "
         "`most_s`, or until the time was up. `refused`: the setting is not available or not "
-        "allowed.",
+        "allowed. `known`: a data set has it.",
         "reason": "Why the status is not `ok`.",
         "paces": "Speeds of the workers. Absent unless the status is `ok`.",
         "most_iterations_s": "Iterations a second that each worker did at most. Absent unless the "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import combinations_with_replacement
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations_with_replacement, permutations
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
@@ -22,6 +22,11 @@ CAMPAIGN_FORMAT: Final = "dovetail-campaign/1"
 Mode = Literal["mps", "time-sliced"]
 """How workloads share a GPU: as clients of one MPS server, or time-sliced without MPS."""
 
+Measured = Literal["solos", "pairs", "triples"]
+"""What a stage measures: each workload alone, every two, every three."""
+
+_SIZES: Final[Mapping[Measured, int]] = {"solos": 1, "pairs": 2, "triples": 3}
+
 
 class OwnWorkload(Record):
     """A workload of the user's own."""
@@ -34,16 +39,17 @@ class OwnWorkload(Record):
 class Stage(Record):
     """Experiments of one kind in one setting, in random order."""
 
-    measure: Literal["solos", "pairs"]
+    measure: Measured
     mode: Mode = "mps"
     shares: tuple[Share | None, ...] | None = None
     workloads: tuple[Name, ...] | None = None
     first: tuple[Name, ...] = ()
+    most: Count | None = None
     repeats: Count = 1
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
-        wanted = 1 if self.measure == "solos" else 2
+        wanted = _SIZES[self.measure]
         if self.shares is not None and len(self.shares) != wanted:
             items = "1 item" if wanted == 1 else f"{wanted} items"
             rule = f"must have {items} for {self.measure}, got {len(self.shares)}"
@@ -57,7 +63,7 @@ class Stage(Record):
     @property
     def caps(self) -> tuple[int | None, ...]:
         """``shares``, with None for each worker if absent."""
-        return self.shares or (None,) * (1 if self.measure == "solos" else 2)
+        return self.shares or (None,) * _SIZES[self.measure]
 
 
 class Windows(Record):
@@ -169,7 +175,7 @@ class Experiment(NamedTuple):
     stage : int
         Index of its stage in the campaign.
     seats : tuple of WorkerSeat
-        The workers, one or two.
+        The workers, one to three.
     repeat : int
         Index of the repeat within the stage.
     """
@@ -195,12 +201,17 @@ def experiments(campaign: Campaign) -> tuple[Experiment, ...]:
     A stage runs in complete rounds, one per repeat, and each round is a random permutation of its
     own (a randomised complete block design: Montgomery, Design and Analysis of Experiments, ch. 4),
     so that a drift of the machine is not attributed to a workload. The order of a round depends
-    only on seed, stage and repeat: it stays the same if the campaign grows.
+    only on seed, stage and repeat: it stays the same if the campaign grows. A stage of ``most``
+    experiments has the same ones in every round, drawn at random.
     """
     found: list[Experiment] = []
     for at, stage in enumerate(campaign.stages):
+        settings = list(_settings(campaign, stage))
+        if stage.most is not None:
+            random.Random(f"{campaign.seed}:{at}").shuffle(settings)
+            settings = settings[: stage.most]
         for repeat in range(stage.repeats):
-            order = list(_settings(campaign, stage))
+            order = list(settings)
             random.Random(f"{campaign.seed}:{at}:{repeat}").shuffle(order)
             found += (Experiment(at, seats, repeat) for seats in order)
     return tuple(found)
@@ -217,11 +228,11 @@ def workers_needed(planned: Iterable[Experiment]) -> Counter[WorkerSeat]:
 def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[WorkerSeat, ...]]:
     """Yield the seats of each experiment of a stage, once for each set of workers."""
     chosen, pairs = stage.workloads or campaign.names, combinations_with_replacement
-    size = 1 if stage.measure == "solos" else 2
+    size = _SIZES[stage.measure]
     groups = [one for one in pairs(campaign.names, size) if not set(chosen).isdisjoint(one)]
     seen = set()
     for names in groups:
-        for ordered in dict.fromkeys((names, names[::-1])):
+        for ordered in dict.fromkeys(permutations(names)):
             seats = tuple(
                 WorkerSeat(name, stage.mode, cap, name in stage.first)
                 for name, cap in zip(ordered, stage.caps, strict=True)

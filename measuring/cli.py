@@ -63,6 +63,11 @@ MEASURE: Final = Command(
             "directory with the results of doctor --splits (default: that of serve)",
         ),
         option(
+            "--known DATA",
+            "leave out pairs and triples that this data set has of the same GPU model (for "
+            "example library:h200-2026-11)",
+        ),
+        option(
             "--stages N",
             "carry out only the first N stages of the campaign (default: all)",
             whole(1),

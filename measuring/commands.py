@@ -37,6 +37,7 @@ from dovetail.executor.gpus.python_libraries import (
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
+from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.datasets.repository import REPOSITORY
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
@@ -48,7 +49,7 @@ from dovetail.measuring.campaign import (
     experiments,
     read_campaign,
 )
-from dovetail.measuring.dataset import write_tables
+from dovetail.measuring.dataset import known_experiments, write_tables
 from dovetail.measuring.device import Device
 from dovetail.measuring.gpu_device import GpuDevice, campaign_mps
 from dovetail.measuring.ledger import (
@@ -59,7 +60,7 @@ from dovetail.measuring.ledger import (
     today,
 )
 from dovetail.measuring.results import ExperimentResult, Machine
-from dovetail.measuring.runner import Runner
+from dovetail.measuring.runner import Runner, result_of
 from dovetail.measuring.stand_ins import CpuDevice, SimulatedDevice
 from dovetail.measuring.summary import summary
 from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view, stage_text
@@ -95,7 +96,7 @@ def measure(options: Namespace) -> int:
     with _ended_by_signals(), ExitStack() as leaving:
         if options.dry_run:
             device, _ = _opened(options, campaign, folder, truth, leaving)
-            stages = _plan(campaign, folder, device)
+            stages = _plan(options, campaign, folder, device)
             data = {"campaign": campaign.name, "stages": stages}
             print_either(options, data, _plan_view(campaign, device, stages))
             return 0
@@ -107,6 +108,7 @@ def measure(options: Namespace) -> int:
             line = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
             print(f"dovetail: {line}", file=sys.stderr)
         ledger.begin(_machine(campaign, device, libraries), campaign)
+        _leave_out_known(options, campaign, device, ledger)
         leaving.callback(write_tables, folder)
         listener = leaving.enter_context(_Listener(options.verbose))
         workers = leaving.enter_context(WorkerPool(device, _commands(options, campaign)))
@@ -228,6 +230,24 @@ def _machine(campaign: Campaign, device: Device, libraries: Libraries) -> Machin
     )
 
 
+def _known(options: Namespace, campaign: Campaign, device: Device) -> Sequence[Experiment]:
+    """Return the experiments that the data set of ``--known`` has."""
+    if options.known is None:
+        return ()
+    data = read_dataset(options.known)
+    return tuple(known_experiments(campaign, data, device.facts.gpu_model))
+
+
+def _leave_out_known(
+    options: Namespace, campaign: Campaign, device: Device, ledger: Ledger
+) -> None:
+    done = settled(ledger.results)
+    for one in _known(options, campaign, device):
+        if one.key not in done:
+            found = {"status": "known", "reason": f"{options.known} has it"}
+            ledger.append(result_of(one, found))
+
+
 def _commands(options: Namespace, campaign: Campaign) -> Callable[[WorkerSeat], Sequence[str]]:
     """Return a function from a seat to the command of its worker."""
     python = options.python or sys.executable
@@ -280,10 +300,13 @@ def _remove_empty(*folders: Path) -> None:
             folder.rmdir()
 
 
-def _plan(campaign: Campaign, folder: Path, device: Device) -> list[dict[str, Any]]:
+def _plan(
+    options: Namespace, campaign: Campaign, folder: Path, device: Device
+) -> list[dict[str, Any]]:
     """Return the planned experiments of each stage."""
     known = read_ledger(folder).results if (folder / REPOSITORY).exists() else ()
-    done, planned, stages = settled(known), experiments(campaign), []
+    planned, stages = experiments(campaign), []
+    done = settled(known) | {one.key for one in _known(options, campaign, device)}
     for at, stage in enumerate(campaign.stages):
         mine = [one for one in planned if one.stage == at]
         why_not = [
@@ -336,7 +359,7 @@ def _about(time_s: float) -> str:
 
 def _print_left(options: Namespace, left: Sequence[Experiment]) -> None:
     words = ["dovetail", "measure", options.campaign]
-    for name in ("output", "device", "python", "directory", "stages", "minutes"):
+    for name in ("output", "device", "python", "directory", "known", "stages", "minutes"):
         value = getattr(options, name)
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]

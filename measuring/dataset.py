@@ -1,10 +1,10 @@
-"""The data set of a campaign: solo profiles, and slowdowns of pairs."""
+"""The data set of a campaign: solo profiles, and slowdowns of pairs and triples."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import SharingMode
 from dovetail.instances.raw_files import FilePath
-from dovetail.measuring.campaign import Mode
+from dovetail.measuring.campaign import Campaign, Experiment, Mode, experiments
 from dovetail.measuring.ledger import Contents, read_ledger, standing
 from dovetail.measuring.results import ExperimentResult, ProfiledKernels, Throughput
 from dovetail.measuring.workloads import LAUNCHES
@@ -91,6 +91,30 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
     return MeasuredData(data, tuple(left_out))
 
 
+def known_experiments(campaign: Campaign, data: DataSet, gpu_model: str) -> Iterator[Experiment]:
+    """Yield the pairs and triples of a campaign that a data set has of a GPU model.
+
+    A setting that the campaign repeats more often than the data set is measured for the rest.
+    """
+    has = Counter(
+        _setting(one.mode, zip(one.workloads, one.shares, strict=True))
+        for one in data.measurements
+        if one.gpu_model == gpu_model and not one.failed
+    )
+    for one in experiments(campaign):
+        if len(one.seats) == 1 or any(seat.first for seat in one.seats):
+            continue
+        each = ((seat.workload, seat.share) for seat in one.seats)
+        setting = _setting(_SHARING[one.seats[0].mode], each)
+        if has[setting]:
+            has[setting] -= 1
+            yield one
+
+
+def _setting(mode: SharingMode, each: Iterable[tuple[str, object]]) -> object:
+    return mode, frozenset(Counter(each).items())
+
+
 def baselines(results: Iterable[ExperimentResult]) -> Baselines:
     """Return the mean iteration time of each workload alone, over all sound repeats."""
     return _means_alone(results, lambda pace: 1 / pace.iterations_s)
@@ -133,7 +157,7 @@ def _means_alone(
 
 def _why_not(one: ExperimentResult, alone: Baselines) -> str:
     """Return why a result is not in the data set; empty if it is."""
-    if one.status in ("failed", "refused"):
+    if one.status in ("failed", "refused", "known"):
         return f"{one.status}: {one.reason}" if one.reason else one.status
     if one.disturbed_by:
         pids = ", ".join(f"pid {pid}" for pid in one.disturbed_by)
@@ -145,7 +169,7 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
     if len(one.workloads) == 1 and one.mode != "mps" and (one.workloads[0], "mps") in alone:
         return "its profile is the one under MPS"
     missing = [name for name in one.workloads if (name, one.mode) not in alone]
-    if len(one.workloads) == 2 and missing:
+    if len(one.workloads) > 1 and missing:
         return f"{missing[0]} was not measured alone without a cap ({one.mode}) yet"
     if one.status == "starved" and least_slowdowns(one, alone) is None:
         return f"starved: {one.reason}: raise most_s"

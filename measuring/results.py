@@ -99,19 +99,19 @@ class ExperimentResult(Record):
 
     ``kernels`` were profiled after the window, or ``kernels_lack`` says why they could not be.
     ``starved``: a worker did too little for a throughput in the longest window; its rate is only
-    known to be below ``most_iterations_s``.
+    known to be below ``most_iterations_s``. ``known``: not measured, as a data set has it.
     """
 
     key: Name
     stage: Annotated[int, Field(ge=0)]
     repeat: Annotated[int, Field(ge=0)]
     mode: Mode
-    workloads: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
+    workloads: Annotated[tuple[Name, ...], Field(min_length=1, max_length=3)]
     shares: tuple[Share | None, ...]
     first: tuple[bool, ...]
     families: tuple[Name | None, ...] | None = None
     batch_sizes: tuple[Count | None, ...] | None = None
-    status: Literal["ok", "starved", "out-of-memory", "failed", "refused"]
+    status: Literal["ok", "starved", "out-of-memory", "failed", "refused", "known"]
     reason: str = ""
     paces: tuple[Throughput, ...] | None = None
     most_iterations_s: tuple[Positive, ...] | None = None
@@ -152,7 +152,7 @@ class ExperimentResult(Record):
     def final(self) -> bool:
         """Whether measuring it again would give nothing new."""
         starved = self.status == "starved" and not self.disturbed_by
-        return self.sound or starved or self.status == "out-of-memory"
+        return self.sound or starved or self.status in ("out-of-memory", "known")
 
     @property
     def seats(self) -> tuple[WorkerSeat, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from dovetail.instances.errors import DovetailError, InputError
@@ -167,7 +167,7 @@ class Runner:
         self._refused.add(experiment.key)
         known = standing(self._ledger.results).get(experiment.key)
         if known is None or (known.status, known.reason) != ("refused", why):
-            self._keep(_result(experiment, {"status": "refused", "reason": why}))
+            self._keep(result_of(experiment, {"status": "refused", "reason": why}))
 
     def _keep(self, result: ExperimentResult) -> None:
         self._ledger.append(result)
@@ -199,10 +199,10 @@ class Runner:
         found["families"] = tuple(one and one.get("family") for one in ready)
         found["batch_sizes"] = tuple(one and one.get("batch_size") for one in ready)
         try:
-            return _result(experiment, found, residents)
+            return result_of(experiment, found, residents)
         except InputError as error:  # the device reported impossible values
             reason = {"status": "failed", "reason": str(error)}
-            return _result(experiment, reason, residents)
+            return result_of(experiment, reason, residents)
 
     def _wants_kernels(self, experiment: Experiment, found: _Found) -> bool:
         """Return whether to profile a workload: alone and uncapped, not profiled yet, with time."""
@@ -286,7 +286,10 @@ def _most_pace(worker: Worker, start_s: float, now_s: float) -> float | None:
     return most_pace(steps, chunk, start_s, now_s)
 
 
-def _result(experiment: Experiment, found: _Found, residents: int = 0) -> ExperimentResult:
+def result_of(
+    experiment: Experiment, found: Mapping[str, Any], residents: int = 0
+) -> ExperimentResult:
+    """Return the record of an experiment's outcome, now."""
     seats = experiment.seats
     return ExperimentResult.from_data(
         {

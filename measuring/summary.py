@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
-from dovetail.measuring.campaign import Mode, WorkerSeat, experiments
+from dovetail.measuring.campaign import Measured, Mode, WorkerSeat, experiments
 from dovetail.measuring.dataset import (
     Baselines,
     LeftOut,
@@ -32,11 +32,12 @@ class Cover(Record):
     """Progress of a stage, in numbers of experiments.
 
     ``done`` have a sound result; the others are counted by their last attempt. ``left`` are still
-    to be measured, including some of the failed and all of the refused ones.
+    to be measured, including some of the failed and all of the refused ones. ``known`` are those
+    that a data set has.
     """
 
     stage: Amount
-    measure: Literal["solos", "pairs"]
+    measure: Measured
     mode: Mode
     shares: tuple[Share | None, ...]
     workloads: tuple[Name, ...] | None = None
@@ -47,6 +48,7 @@ class Cover(Record):
     starved: Amount
     failed: Amount
     refused: Amount
+    known: Amount
     disturbed: Amount
     left: Amount
 
@@ -78,33 +80,33 @@ class WorkloadKernels(Record):
     lack: str = ""
 
 
-class PairSummary(Record):
-    """Two workloads together in one setting, as means over repeats.
+class TogetherSummary(Record):
+    """Two or three workloads together in one setting, as means over repeats.
 
     ``combined`` is the sum of 1 / slowdown; above 1, sharing is faster than running one after the
     other. ``p99_s`` are the workloads' 99th percentiles of latency, null for those without.
     """
 
     mode: Mode
-    workloads: tuple[Name, Name]
-    shares: tuple[Share | None, Share | None]
-    first: tuple[bool, bool]
+    workloads: tuple[Name, ...]
+    shares: tuple[Share | None, ...]
+    first: tuple[bool, ...]
     repeats: Count
-    slowdown: tuple[Slowdown, Slowdown]
+    slowdown: tuple[Slowdown, ...]
     combined: Positive
     power_w: NonNegative | None = None
-    p99_s: tuple[NonNegative | None, NonNegative | None] = (None, None)
+    p99_s: tuple[NonNegative | None, ...] = ()
 
 
 class SharingSummary(Record):
-    """One way to share, over all pairs measured with it.
+    """One way to share, over all pairs (or triples) measured with it.
 
     ``over_time_sliced`` is the mean ratio of the combined throughput to that of time slicing, over
     the ``compared`` pairs that were measured in both ways.
     """
 
     mode: Mode
-    shares: tuple[Share | None, Share | None]
+    shares: tuple[Share | None, ...]
     preferred: bool
     pairs: Count
     out_of_memory: Amount
@@ -151,7 +153,7 @@ class Summary(Record):
     noise: CampaignNoise | None
     alone: tuple[Alone, ...]
     kernels: tuple[WorkloadKernels, ...] = ()
-    together: tuple[PairSummary, ...]
+    together: tuple[TogetherSummary, ...]
     sharing: tuple[SharingSummary, ...]
     tails: tuple[Tail, ...]
     left_out: tuple[LeftOut, ...]
@@ -208,6 +210,7 @@ def _covers(contents: Contents) -> Iterable[Cover]:
             starved=counts["starved"],
             failed=counts["failed"],
             refused=counts["refused"],
+            known=counts["known"],
             disturbed=counts["ok"] - done,
             left=sum(key not in over for key in keys),
         )
@@ -241,31 +244,31 @@ def _energy_j(one: ExperimentResult) -> float | None:
     return one.power_w / rate
 
 
-def _together(settings: _Settings, alone: Baselines) -> Iterable[PairSummary]:
+def _together(settings: _Settings, alone: Baselines) -> Iterable[TogetherSummary]:
     for seats, repeats in settings.items():
         if len(seats) == 1:
             continue
         slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
         if slowed:
-            mine, other = (fmean(values) for values in zip(*slowed, strict=True))
+            slowdown = [fmean(values) for values in zip(*slowed, strict=True)]
             paces = [one.paces for one in repeats if one.paces]
-            yield PairSummary.from_data(
+            yield TogetherSummary.from_data(
                 {
                     "mode": seats[0].mode,
                     "workloads": [seat.workload for seat in seats],
                     "shares": [seat.share for seat in seats],
                     "first": [seat.first for seat in seats],
                     "repeats": len(slowed),
-                    "slowdown": [mine, other],
-                    "combined": 1 / mine + 1 / other,
+                    "slowdown": slowdown,
+                    "combined": sum(1 / value for value in slowdown),
                     "power_w": _mean(one.power_w for one in repeats),
-                    "p99_s": [_mean(one[at].p99_s for one in paces) for at in range(2)],
+                    "p99_s": [_mean(one[at].p99_s for one in paces) for at in range(len(seats))],
                 }
             )
 
 
-def _tails(alone: Iterable[Alone], together: Iterable[PairSummary]) -> Iterable[Tail]:
-    """Yield the tails of workloads alone, then with partners of each share."""
+def _tails(alone: Iterable[Alone], together: Iterable[TogetherSummary]) -> Iterable[Tail]:
+    """Yield the tails of workloads alone, then in pairs with partners of each share."""
     found: dict[tuple[WorkerSeat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(
         list
     )
@@ -274,7 +277,7 @@ def _tails(alone: Iterable[Alone], together: Iterable[PairSummary]) -> Iterable[
             found[WorkerSeat(one.workload, one.mode, one.share), None, False].append(
                 (one.p99_s, None)
             )
-    for pair in together:
+    for pair in (one for one in together if len(one.workloads) == 2):
         for at, p99_s in enumerate(pair.p99_s):
             if p99_s is not None:
                 seat = WorkerSeat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
@@ -300,16 +303,16 @@ _SLICED: _Way = ("time-sliced", (None, None), False)
 
 
 def _sharing(
-    together: Sequence[PairSummary], results: Iterable[ExperimentResult]
+    together: Sequence[TogetherSummary], results: Iterable[ExperimentResult]
 ) -> Iterable[SharingSummary]:
-    by_way: dict[_Way, list[PairSummary]] = defaultdict(list)
+    by_way: dict[_Way, list[TogetherSummary]] = defaultdict(list)
     for one in together:
         by_way[_way(one.mode, one.shares, one.first)].append(one)
     sliced = {frozenset(one.workloads): one.combined for one in by_way.get(_SLICED, ())}
     full = Counter(
         _way(seats[0].mode, [seat.share for seat in seats], [seat.first for seat in seats])
         for seats in {one.seats for one in results if one.status == "out-of-memory"}
-        if len(seats) == 2
+        if len(seats) > 1
     )
     for way, pairs in by_way.items():
         ratios = [

@@ -17,10 +17,10 @@ from dovetail.measuring.results import Machine
 from dovetail.measuring.summary import (
     Alone,
     Cover,
-    PairSummary,
     SharingSummary,
     Summary,
     Tail,
+    TogetherSummary,
     WorkloadKernels,
 )
 from dovetail.toolkit.tables import Fitting, fact_lines, plain_table, row_lines
@@ -98,8 +98,8 @@ def _software(machine: Machine) -> Iterator[str]:
 def stage_table(stages: Iterable[Cover]) -> RenderableType:
     """Return the table of the progress of each stage, in experiments."""
     stages = tuple(stages)
-    starved = ("starved",) if any(one.starved for one in stages) else ()
-    names = ("planned", "done", *starved, "out_of_memory", "failed", "refused", "disturbed", "left")
+    some = [name for name in ("known", "starved") if any(getattr(one, name) for one in stages)]
+    names = ("planned", "done", *some, "out_of_memory", "failed", "refused", "disturbed", "left")
     rows = [
         (stage_text(one.stage, one, one.shares), *(_count(getattr(one, name)) for name in names))
         for one in stages
@@ -187,7 +187,7 @@ def kernel_table(found: Iterable[WorkloadKernels]) -> RenderableType:
 
 def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:
     """Return the table of ways to share; combined throughput is the sum of 1 / slowdown."""
-    columns = ("pairs", "out of\nmemory", "combined\nmean", "least", "most", "over\ntime-sliced")
+    columns = ("sets", "out of\nmemory", "combined\nmean", "least", "most", "over\ntime-sliced")
     rows = [
         (
             _way(one.mode, one.shares, one.preferred),
@@ -202,22 +202,22 @@ def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:
         )
         for one in ways
     ]
-    table = _table(("combined throughput of two",), columns, rows)
+    table = _table(("combined throughput",), columns, rows)
     return Group(table, Text("1.00: as fast as one after the other, each alone", "dim"))
 
 
-def pair_table(together: Iterable[PairSummary]) -> RenderableType:
+def pair_table(together: Iterable[TogetherSummary]) -> RenderableType:
     """Return the table of the least and the most slowed pairs of each way to share."""
     columns = ("slowdowns", "combined", "W", "p99 ms", "repeats")
-    ways: dict[str, list[PairSummary]] = defaultdict(list)
+    ways: dict[str, list[TogetherSummary]] = defaultdict(list)
     for one in together:
         ways[_way(one.mode, one.shares, any(one.first))].append(one)
     rows = [_pair_row(one) for group in ways.values() for one in _extremes(group)]
-    line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed pairs of each setting"
+    line = f"the {MOST_SHOWN} least and the {MOST_SHOWN} most slowed of each setting"
     return Group(_table(("pair", "setting"), columns, rows), Text(line, "dim"))
 
 
-def _extremes(group: Iterable[PairSummary]) -> list[PairSummary]:
+def _extremes(group: Iterable[TogetherSummary]) -> list[TogetherSummary]:
     """Return the pairs at both ends, or all pairs if they are few."""
     ordered = sorted(group, key=lambda one: one.combined, reverse=True)
     if len(ordered) <= 2 * MOST_SHOWN:
@@ -225,7 +225,7 @@ def _extremes(group: Iterable[PairSummary]) -> list[PairSummary]:
     return ordered[:MOST_SHOWN] + ordered[-MOST_SHOWN:]
 
 
-def _pair_row(one: PairSummary) -> tuple[str, ...]:
+def _pair_row(one: TogetherSummary) -> tuple[str, ...]:
     marked = (
         f"{name}{' (preferred)' if first else ''}"
         for name, first in zip(one.workloads, one.first, strict=True)

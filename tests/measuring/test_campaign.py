@@ -27,6 +27,22 @@ def test_equal_caps_have_one_order_and_unequal_caps_both_but_for_self_pairs():
     assert settings(unequal) == ["a@10+a@90", "a@10+b@90", "b@10+a@90", "b@10+b@90"]
 
 
+def test_triples_of_two_workloads_are_four_and_unequal_caps_are_held_by_each_in_turn():
+    equal = campaign({"measure": "triples", "shares": [33, 33, 33]}, workloads=["a", "b"])
+    assert settings(equal) == [
+        "a@33+a@33+a@33", "a@33+a@33+b@33", "a@33+b@33+b@33", "b@33+b@33+b@33",
+    ]  # fmt: skip
+    unequal = campaign({"measure": "triples", "shares": [50, 25, 25]}, workloads=["a", "b"])
+    assert len(settings(unequal)) == 2 * 3
+
+
+def test_of_a_stage_with_most_each_round_has_the_same_few():
+    names = [f"w{k}" for k in range(8)]
+    order = experiments(campaign({"measure": "pairs", "most": 5, "repeats": 2}, workloads=names))
+    assert len(order) == 10
+    assert {one.seats for one in order[:5]} == {one.seats for one in order[5:]}
+
+
 def test_a_preference_holds_in_either_place_and_counts_once_where_caps_are_equal():
     plain = campaign({"measure": "pairs", "workloads": ["a"], "first": ["a"]}, workloads=["a", "b"])
     assert settings(plain) == ["a!+a!", "a!+b"]

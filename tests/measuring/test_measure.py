@@ -13,7 +13,13 @@ import pytest
 from dovetail.cli.main import main
 from dovetail.executor.pools.processes import runs
 from dovetail.executor.pools.shim.kernel import every_process
-from dovetail.instances.datasets import Repository, read_dataset
+from dovetail.instances.datasets import (
+    DataSet,
+    Measurement,
+    Repository,
+    read_dataset,
+    write_dataset,
+)
 from dovetail.measuring.ledger import read_ledger
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -204,6 +210,30 @@ def test_on_a_simulated_gpu(campaign, capsys):
     assert main([*arguments, "--device", "simulated:library:lab"]) == 2
     output = capsys.readouterr().err
     assert "workloads[0]: must be one of the instance's (" in output
+
+
+def test_what_a_data_set_has_is_not_measured_again(tmp_path, capsys):
+    path = tmp_path / "three.yaml"
+    path.write_text(
+        "format: dovetail-campaign/1\nname: three\nworkloads: [A, B, C]\n"
+        "stages: [{measure: solos}, {measure: pairs, repeats: 2}, {measure: triples, most: 7}]\n"
+        "windows: {settle_s: 0, least_s: 0.1, most_s: 0.1}\n"
+    )
+    known = Measurement(workloads=("B", "A"), gpu_model="V100", slowdown=(1.2, 1.2))
+    slow = Measurement(workloads=("B", "C"), gpu_model="V100", slowdown=None)
+    other = Measurement(workloads=("B", "B"), gpu_model="A100", slowdown=(1.2, 1.2))
+    write_dataset(DataSet(name="known", measurements=(known, slow, other)), tmp_path / "known")
+    arguments = ["measure", str(path), "--output", str(tmp_path / "out"), "--json"]
+    arguments += ["--device", "simulated:library:triples", "--known", str(tmp_path / "known")]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert [one["left"] for one in json.loads(capsys.readouterr().out)["stages"]] == [3, 11, 7]
+    for _ in range(2):
+        assert main(arguments) == 0
+        stages = json.loads(capsys.readouterr().out)["stages"]
+        assert [(one["known"], one["left"]) for one in stages] == [(0, 0), (1, 0), (0, 0)]
+    keys = [one.key for one in read_ledger(tmp_path / "out").results if one.status == "known"]
+    assert keys == ["1:mps:A+B#0"]
+    assert {len(one.workloads) for one in read_dataset(tmp_path / "out").measurements} == {2, 3}
 
 
 class TestBadInput:
