@@ -111,6 +111,8 @@ def _sharing(instance: Instance, shares: Sequence[int] | None) -> Instance:
     more = [share for share in shares or () if share not in cluster.shares]
     if not more:
         return instance
+    if cluster.sharing != "mps":
+        raise InputError(f"cluster.sharing {cluster.sharing} has no caps", "--shares")
     return instance.replace(cluster=cluster.replace(shares=(*cluster.shares, *more)))
 
 
@@ -156,7 +158,9 @@ def _doubts(
             "bound lets no job with a gSLA share; measured pairs or a model fitted on some "
             "(--model) do"
         )
-    apart = {} if caps_of(instance.cluster.shares) else _apart(instance, made)
+    cluster = instance.cluster
+    lacks_caps = cluster.sharing == "mps" and not caps_of(cluster.shares)
+    apart = _apart(instance, made) if lacks_caps else ()
     if apart:
         yield (
             f"{number(len(apart), 'pair')} of workloads may break gSLAs without caps, by the upper "

@@ -118,6 +118,11 @@ def test_shares_that_the_cluster_does_not_list_may_be_allowed(run, tmp_path, mon
         assert (status, out) == (2, "")
         rule = "--shares needs --predictor or --model", "must be whole numbers from 1 to 100, got"
         assert any(words in err for words in rule)
+    data["cluster"]["sharing"] = "time_sliced"
+    problem.write_text(json.dumps(data))
+    status, out, err = run("plan", problem, *given)
+    assert (status, out) == (2, "")
+    assert err == "dovetail: --shares: cluster.sharing time_sliced has no caps\n"
 
 
 def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
@@ -275,6 +280,8 @@ def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
         "dovetail: estimates rest on assumptions: kernel_mean_s by 25 µs (120 workloads), "
         "sm_active by 0.7 of the busy time (120 workloads), dram_active by 0.3 sm_active "
         "(120 workloads), throughput at shares by a roofline (120 workloads)",
+        "dovetail: 7,140 pairs of workloads may break gSLAs without caps, by the upper bounds: SM "
+        "shares (--shares, or cluster.shares) may keep them",
     ]
 
 
