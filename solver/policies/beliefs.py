@@ -49,12 +49,23 @@ _UNSEEN = 1.5
 _LEAST_EXCESS = 0.02
 """Predicted bounds closer to 1 than this are not used for the factor."""
 
+_MARGIN = 0.05
+"""The part by which a split must be expected to be better than those that were measured."""
+
+_MOST_TRIED = 4
+"""The number of splits at which a pair starts that were not measured before."""
+
 _MOST_SETS = 100_000
 """Sets of one size are left out if there are more of them on a GPU model."""
 
 
 class BeliefBook(Book):
     """The slowdowns that a policy assumes.
+
+    A pair that was measured at one split starts at another one if that is expected to be better by
+    ``_MARGIN`` and its bounds, given what was measured, keep the gSLAs: its predictions under caps
+    are corrected by the measurements under caps. After ``_MOST_TRIED`` splits, the pair starts at
+    measured ones only.
 
     Slowdowns of three or more jobs without caps, each with one, or all but one behind it (share
     ``idle``) follow from their pairs (``instances.sets``) if no entry names the set.
@@ -80,6 +91,9 @@ class BeliefBook(Book):
         margin = curse_margin(state)
         excess = self._table.upper - 1
         self._upper = np.fmax(self._slowdown, 1 + np.maximum(excess, excess * margin))
+        self._tried = np.zeros(self._slowdown.shape, dtype=bool)
+        if state.seen:
+            self._correct_untried()
         for cell, slowdown in state.seen.items():
             self._slowdown[cell], self._upper[cell] = slowdown, measured[cell]
         for model, workload, other in state.clashes:
@@ -103,6 +117,26 @@ class BeliefBook(Book):
         caps = self._table.caps_place
         known = IDLE in self.rules.shares and BEHIND in caps
         self._behind_caps = (caps[BEHIND], caps[BEHIND[::-1]]) if known else None
+
+    def _correct_untried(self) -> None:
+        """Correct predictions for pairs that were measured at other splits, in place."""
+        table, prior = self._table, self._state.prior or self._table
+        seen = tuple(np.array(list(self._state.seen), dtype=np.int64).T)
+        mirror = [table.caps_place[theirs, mine] for mine, theirs in table.caps]
+        self._tried[seen] = True
+        self._tried |= self._tried[:, mirror].swapaxes(2, 3)
+        capped = np.array([not {None, IDLE}.intersection(caps) for caps in table.caps])
+        ratio = np.full(self._slowdown.shape, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio[seen] = np.log(np.array([*self._state.seen.values()]) / prior.slowdown[seen])
+        known = np.isfinite(ratio) & capped[:, None, None]
+        total = np.where(known, ratio, 0.0).sum(axis=1, keepdims=True)
+        factor = np.exp(total / np.maximum(known.sum(axis=1, keepdims=True), 1))
+        untried = ~self._tried & self._tried.any(axis=1, keepdims=True)
+        change = np.where(untried & capped[:, None, None], factor, 1.0)
+        handicap = np.where(untried, 1.0 + _MARGIN, 1.0)
+        self._upper = np.maximum(self._upper * np.maximum(change, 1.0), self._slowdown * change)
+        self._slowdown = self._slowdown * change * handicap
 
     def is_of(self, state: State) -> bool:
         """Return whether the state has no new measurements or predictions since."""
@@ -311,6 +345,9 @@ class BeliefBook(Book):
     ) -> Template:
         """Return those of these pairs that may share: workloads, caps and their mirrors, (n,)."""
         keep = ~np.isnan(self._slowdown[model, there, a, b] + self._slowdown[model, back, b, a])
+        if not held:
+            tried = self._tried[model]
+            keep &= tried[there, a, b] | (tried.sum(axis=0)[a, b] < _MOST_TRIED)
         a, b, there, back = a[keep], b[keep], there[keep], back[keep]
 
         def both(table: Floats) -> Floats:

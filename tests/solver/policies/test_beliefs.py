@@ -8,7 +8,8 @@ from dovetail.formulations.entries import SlowdownIndex
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BeliefBook
-from dovetail.solver.policies.state import Sharer, State
+from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.state import Job, Sharer, State
 from tests.executor.simulation.worlds import world
 
 NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
@@ -85,3 +86,70 @@ def test_bounds_of_a_given_set_are_at_least_those_of_the_pairs_that_are_left():
     sharers = [Sharer(number, limit=2.15) for number in range(3)]
     assert not state.tails_kept(0, sharers)
     assert state.tails_kept(0, [one._replace(limit=2.2) for one in sharers])
+
+
+CAPS = [(10, 90), (20, 80), (30, 70), (40, 60), (50, 50)]
+
+
+def _splits(believed, seen, uncapped=3.0):
+    """Return a pool of one GPU where a and b wait, and were measured together at some splits."""
+    shares = sorted({share for caps in CAPS for share in caps})
+    data = world(gpus=1, slowdowns=[("a", "b", uncapped, uncapped)], shares=shares).to_data()
+    data["slowdowns"] += [
+        {"pair": ["a", "b"], "share": list(caps), "slowdown": list(figures)}
+        for caps, figures in believed.items()
+    ]
+    where = Instance.from_data(data)
+    table = SlowdownTable.of(where)
+    cells = {}
+    for (x, y), (mine, theirs) in seen.items():
+        cells[0, table.caps_place[x, y], 0, 1] = mine
+        cells[0, table.caps_place[y, x], 1, 0] = theirs
+    state = State(where, table, seen=cells)
+    for number, workload in enumerate((0, 1)):
+        job = Job(number, f"j{number}", workload, 1, 1000.0, 0.0)
+        state.pending[number] = job
+    return state
+
+
+def _chosen(state):
+    return tuple(start.shares and start.shares[0] for start in _decided(state))
+
+
+def _decided(state):
+    starts = policy_named("dovetail").decide(state).starts
+    return sorted(starts, key=lambda start: start.job.number)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "split"),
+    [
+        (1.2, (30, 70)),  # 8 % better than what was measured
+        (1.27, (50, 50)),  # 2 %: less than the margin
+    ],
+)
+def test_a_pair_that_was_measured_at_a_split_tries_a_better_one_by_a_margin(predicted, split):
+    believed = {(50, 50): (1.3, 1.3), (30, 70): (predicted, predicted)}
+    assert _chosen(_splits(believed, {(50, 50): (1.3, 1.3)})) == split
+
+
+def test_what_was_measured_corrects_the_predictions_at_other_caps():
+    # a was slowed 1.5 times, not 1.2: its slowdown and its bound are that much larger elsewhere.
+    state = _splits({(50, 50): (1.2, 1.1), (30, 70): (1.2, 1.1)}, {(50, 50): (1.5, 1.1)})
+    found = BeliefBook(state).find("V100", [("a", 30), ("b", 70)])
+    assert found.slowdown == pytest.approx((1.5 * 1.05, 1.1 * 1.05))
+    # Its predicted excess, half more, is 0.3: an error of 1.25 widens that.
+    assert found.upper[0] >= 1.3 * 1.25
+    # Without caps it is another matter, of which pairs with caps tell nothing.
+    uncapped = BeliefBook(state).find("V100", [("a", None), ("b", None)])
+    assert uncapped.slowdown == pytest.approx((3.0 * 1.05, 3.0 * 1.05))
+
+
+def test_a_pair_is_not_tried_at_ever_more_splits():
+    believed = dict.fromkeys(CAPS, (1.3, 1.3)) | {(10, 90): (1.1, 1.1)}
+    three = dict.fromkeys(CAPS[2:], (1.3, 1.3))
+    assert _chosen(_splits(believed, three)) == (10, 90)
+    assert _chosen(_splits(believed, dict.fromkeys(CAPS[1:], (1.3, 1.3)))) != (10, 90)
+    # All that was measured is remembered, and the best of it is used.
+    four = three | {(20, 80): (1.2, 1.2)}
+    assert _chosen(_splits(believed, four)) == (20, 80)
