@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.checker import check
 from dovetail.instances.instance import Instance
+from tests.executor.live.test_gathering import cores, job
 from tests.executor.live.test_gathering import service_in as gathering_in
 from tests.executor.live.test_service import ME, is_in, kinds, service_in, spec
 from tests.executor.live.test_service_learning import LIGHT, QUICK
+from tests.executor.local_runs import cleared
 from tests.executor.waiting import wait_until
 
 TRUTH = Instance.from_data(
@@ -80,6 +84,32 @@ def test_a_pair_that_never_ran_waits_for_a_proven_share_and_then_has_one(tmp_pat
         (third,) = service.api.submit([spec(600, workload="A")], ME)
         assert "it and that job need one from their starts" in service.api.explain(third)
         wait_until(lambda: "measured" in kinds(tmp_path))
+
+
+def test_real_processes_wait_for_proven_shares_and_then_run_at_them(tmp_path):
+    """On a core, with made-up evidence; what is measured there says nothing of GPUs."""
+    work = textwrap.dedent("""
+        import time
+        from dovetail_progress import step
+        while True:
+            time.sleep(0.02)
+            step()
+    """)
+    with cleared(tmp_path), gathering_in(tmp_path, cores(tmp_path), watching=QUICK) as service:
+        wait_until(lambda: service._devices.cluster.shares == (10, 50))
+        for count, name in enumerate("AB", start=1):
+            (alone,) = service.api.submit([job(work, tmp_path, workload=name)], ME)
+            wait_until(lambda count=count: kinds(tmp_path).count("recorded") == count)
+            service.api.cancel(alone, ME)
+            wait_until(is_in(service, alone, JobState.CANCELLED))
+        service.api.drain([], True, ME)
+        pair = service.api.submit([job(work, tmp_path, workload=name) for name in "AB"], ME)
+        service.api.drain([], False, ME)
+        for one in pair:
+            wait_until(is_in(service, one, JobState.RUNNING))
+        shares = [service.api.job(one).shares for one in pair]
+        assert all(share in ((10,), (50,)) for share in shares)
+        assert service.api.job(pair[0]).capped == f"it never ran without one beside {pair[1]}"
 
 
 def test_an_owner_may_let_them_share_without(tmp_path):

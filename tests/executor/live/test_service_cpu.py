@@ -36,9 +36,9 @@ class Killed(BaseException):
 
 
 @contextmanager
-def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, **replaced):
+def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, devices=1, **replaced):
     with Journal(directory) as journal:
-        pool = CpuPool(directory, devices=1)
+        pool = CpuPool(directory, devices=devices)
         for name, method in replaced.items():
             setattr(pool, name, method)
         repository = Repository(directory / "repository.db")
@@ -69,6 +69,30 @@ def test_real_jobs_run_one_after_the_other_and_outlive_the_service(directory):
             (JobState.FAILED, 1, (3,)),
         ]
         assert "ended with status 3" in views[1].why
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_jobs_of_one_round_start_in_parallel(directory):
+    """Each loads until the other has loaded, too: neither ever would if one start waited."""
+    load = """
+        import pathlib, sys, time
+        pathlib.Path(sys.argv[1]).touch()
+        while not pathlib.Path(sys.argv[2]).exists():
+            time.sleep(0.02)
+    """
+    with service_on_cores(directory, devices=2) as service:
+        jobs = [job(textwrap.dedent(load), directory) for _ in range(2)]
+        names = ["first", "second"]
+        both = [
+            one.replace(command=(*one.command, *order), workload=order[0])
+            for one, order in zip(jobs, (names, names[::-1]), strict=True)
+        ]
+        service.api.drain([], True, ME)
+        service.api.submit(both, ME)
+        service.api.drain([], False, ME)
+        wait_until(lambda: not service.api.jobs())
+        states = [view.state for view in service.api.jobs(over=True)]
+        assert states == [JobState.FINISHED] * 2
 
 
 def test_a_job_that_ended_while_no_service_ran_ended_then(directory):
