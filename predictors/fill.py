@@ -123,15 +123,18 @@ def predict(
         _require_support(instance, model)
     new |= _predicted(left, model, known, instance.cluster.sharing)
     made = [new[row.key] for row in rows if row.key in new]
+    by_law: list[SlowdownEntry] = []
+    if sets and isinstance(model, KernelsPredictor) and instance.cluster.sharing == "mps":
+        by_law = _limited(law_set_entries(instance, model, known, gpu_models))
+        made += [entry for entry in by_law if entry.pair]
     isolated = isolated_entries(instance)
     filled = instance.replace(slowdowns=(*instance.slowdowns, *_allowed(instance, made), *isolated))
     if behind := _limited(entries_behind(filled, gpu_models)):
         filled = filled.replace(slowdowns=(*filled.slowdowns, *behind))
     if not sets:
         return filled
+    filled = filled.replace(slowdowns=(*filled.slowdowns, *(e for e in by_law if e.set)))
     of_sets = _limited(set_entries(filled, gpu_models))
-    if isinstance(model, KernelsPredictor) and instance.cluster.sharing == "mps":
-        of_sets += _limited(law_set_entries(filled, model, known, gpu_models))
     return filled.replace(slowdowns=(*filled.slowdowns, *of_sets))
 
 

@@ -91,8 +91,10 @@ def predicted(
         made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
     except InputError as error:
         # The allowed confidence depends on the model, everything else on the instance.
-        about = options.model if error.path == "confidence" else options.instance
-        raise error.at(source_name(about)) from None
+        of_model = error.path == "confidence"
+        if of_model and options.model is None:
+            raise InputError(error.rule, "--confidence") from None
+        raise error.at(source_name(options.model if of_model else options.instance)) from None
     isolated = [e for e in made.slowdowns[len(instance.slowdowns) :] if IDLE in e.shares]
     if pairs := sum(entry.pair is not None for entry in isolated):
         print(f"dovetail: isolated pairs ({pairs}) {_PUBLISHED}", file=sys.stderr)

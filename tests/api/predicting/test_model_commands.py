@@ -151,6 +151,10 @@ def test_a_gpu_model_that_was_not_fitted(run, files, tmp_path):
             ("--predictor", "analytic", "--confidence", "0.9"),
             "this model has no upper bounds, so it takes no confidence",
         ),
+        (
+            ("--predictor", "kernels", "--confidence", "1.2"),
+            "--confidence: must be > 0 and < 1, got 1.2",
+        ),
         (("--as", "A=B"), "--as needs --model"),
         (("--as", "A"), "must be GPU=FITTED, got 'A'"),
         (("--model", "absent"), "absent: cannot be read: no such file or directory"),
