@@ -35,7 +35,10 @@ def _view(most):
         for name, each in made.workloads.items()
     }
     return made.replace(
-        workloads=workloads, jobs=(), cluster=made.cluster.replace(max_jobs_per_gpu=most)
+        workloads=workloads,
+        jobs=(),
+        # Three without caps share live only where the owner allows it.
+        cluster=made.cluster.replace(max_jobs_per_gpu=most, uncapped=True),
     )
 
 
