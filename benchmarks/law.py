@@ -26,8 +26,8 @@ from dovetail.predictors.estimators.constant import Median
 from dovetail.predictors.estimators.kernels import LawOfMps
 from dovetail.predictors.folds import workload_folds
 from dovetail.predictors.forms.kernels import FEATURES, Kernels
-from dovetail.predictors.kernels import Law
-from dovetail.predictors.predictor import BoolArray, FloatArray
+from dovetail.predictors.kernels import KernelsPredictor, Law
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray
 from dovetail.predictors.rows import DirectedRows, training_rows
 
 DATA = "library:h200-2026-11"
@@ -134,6 +134,25 @@ def table(pairs: Settings) -> Iterator[str]:
     yield f"{'caps, level known: law, pair hidden':48}{hidden_with_levels(pairs.capped).text}"
 
 
+def coverage(data: DataSet, confidence: float) -> Iterator[float]:
+    """Yield how often bounds hold with a workload left out: without caps, and at caps."""
+    workloads, (model,) = data.workloads(*data.gpu_models), data.gpu_models
+    place = {name: k for k, name in enumerate(workloads)}
+    _, rows = training_rows(data, FEATURES, partial=True)
+    number = np.array([place[name] for name in rows.names])[rows.workload]
+    held: dict[bool, list[bool]] = {False: [], True: []}
+    for train, test in workload_folds(rows):
+        known, hidden = rows.take(train), rows.take(test)
+        law = LawOfMps().fit(known.table, known.slowdown).to_form().law
+        ends = np.stack([hidden.own, hidden.other], axis=1)
+        caps = (np.zeros(len(number), np.int64) if rows.cap is None else rows.cap)[ends]
+        found = KernelsPredictor(law, confidence).predict(workloads, number[ends], caps, model)
+        below = hidden.slowdown <= np.asarray(found.upper)[:, 0]
+        for capped, each in zip((caps[:, 0] != UNCAPPED).tolist(), below.tolist(), strict=True):
+            held[capped].append(each)
+    yield from (sum(each) / len(each) for each in held.values())
+
+
 def picture(pairs: Settings, gpu: str) -> str:
     """Return the SVG: what happens, and how well it is predicted."""
     title = "Why a harmless-looking pair is slow, and what the law predicts"
@@ -231,6 +250,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data = read_dataset(given.data)
     pairs = Settings.of(data)
     print("\n".join(table(pairs)))
+    for confidence in (0.8, 0.9, 0.95):
+        none, caps = coverage(data, confidence)
+        print(f"bounds of {confidence:.0%} hold for {none:.0%} without caps, {caps:.0%} at caps")
     if given.svg:
         given.svg.write_text(picture(pairs, *data.gpu_models), encoding="utf-8")
 

@@ -55,3 +55,9 @@ def test_the_picture_shows_every_test(law, pairs):
     points = len(re.findall(r"<circle", picture))
     assert points == len(law.left_out(pairs.uncapped).measured) + 1
     assert (ROOT / "docs" / "images" / "law.svg").read_text().count("<circle") == points
+
+
+def test_bounds_hold_as_often_as_they_say(law):
+    for confidence in (0.8, 0.9, 0.95):
+        for held in law.coverage(read_dataset(law.DATA), confidence):
+            assert held >= confidence - 0.02
