@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -137,7 +138,7 @@ class StopSearch:
         self._speed = np.array(state.speed).max(axis=0)
         stopped = {job.number for job in draft.decision().stops}
         waiting = [job for job in draft.pending() if job.number not in stopped]
-        everyone = [*waiting, *(job for job, _ in draft.staying())]
+        everyone = [*waiting, *(job for job, _ in draft.staying())] if waiting else []
         gpu_time = _gpu_time(everyone, self._seconds(everyone)).tolist()
         numbers = [job.number for job in everyone]
         self._order = dict(zip(numbers, zip(gpu_time, numbers, strict=True), strict=True))
@@ -148,8 +149,8 @@ class StopSearch:
     def best(self) -> Stops | None:
         """Return stops for the first waiting job for which some pay; None if none do."""
         now_s = self._state.now
-        units = [one for one in self._units() if all(self._from_s(j) <= now_s for j in one)]
-        if not units or not self._waiting:
+        units = [one for one in self._units if all(self._from_s(j) <= now_s for j in one)]
+        if not units:
             return None
         outlook = _Outlook(self._draft, self._ends, self._seconds)
         for job in self._waiting[:_MOST_TRIED]:
@@ -163,16 +164,20 @@ class StopSearch:
 
     def next_s(self) -> float:
         """Return when the next job may be stopped, of those that a waiting job goes before."""
-        if not self._waiting:
-            return math.inf
-        first, now_s = self._place(self._waiting[0]), self._state.now
-        later = [unit for unit in self._units() if first < min(map(self._place, unit))]
-        moments = [max(map(self._from_s, unit)) for unit in later]
+        now_s = self._state.now
+        moments = [max(map(self._from_s, unit)) for unit in self._units]
         return min([at_s for at_s in moments if at_s > now_s], default=math.inf)
 
+    @cached_property
     def _units(self) -> list[_Unit]:
-        """Return the units on open GPUs without a service, the last in the queue first."""
+        """The units on open GPUs that a waiting job goes before, the last in the queue first.
+
+        Those with a service are left out.
+        """
+        if not self._waiting:
+            return []
         state, kept = self._state, held_by_services(self._state)
+        first = self._place(self._waiting[0])
         found, seen = list[_Unit](), set[int]()
         for job, _ in self._draft.staying():
             if job.number in seen:
@@ -184,7 +189,8 @@ class StopSearch:
                 unit.update((other.number, other) for other in beside)
             seen.update(unit)
             gpus = {gpu for one in unit.values() for gpu in one.gpus}
-            if kept.isdisjoint(unit) and self._closed.isdisjoint(gpus):
+            before_all = all(first < self._place(one) for one in unit.values())
+            if before_all and kept.isdisjoint(unit) and self._closed.isdisjoint(gpus):
                 found.append(tuple(unit.values()))
         return sorted(found, key=lambda unit: min(map(self._place, unit)), reverse=True)
 
