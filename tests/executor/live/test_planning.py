@@ -78,3 +78,30 @@ def test_a_decision_that_breaks_a_rule_of_the_objective_is_valued_as_throughput(
     assert plan.objective is not None
     assert plan.objective.name == "throughput"
     assert plan.objective.value == pytest.approx(2 / 3)
+
+
+def test_a_plan_of_three_under_caps_has_the_entry_of_the_set_and_says_that_it_is_an_estimate():
+    jobs = [{"id": name, "remaining_s": 1000} for name in "xyz"]
+    pair = {"pair": ["a", "a"], "share": [30, 30], "slowdown": [1.05, 1.05]}
+    instance = small(jobs, [pair], gpus=1, shares=[30], max_jobs_per_gpu=3)
+    state = State(instance, SlowdownTable.of(instance), capped_sets=True)
+    for number, name in enumerate("xyz"):
+        state.pending[number] = Job(number, name, 0, 1, 1000.0, 0.0)
+    policy = policy_named("dovetail")
+    choice = PlannedDecision.of(
+        instance,
+        state,
+        policy.decide(state),
+        "dovetail",
+        objective_of(policy),
+        lambda _: False,
+        lambda _: None,
+        "",
+    )
+    (entry,) = (one for one in choice.instance.slowdowns if one.set)
+    assert (entry.share, entry.source) == ((30, 30, 30), "estimate")
+    plan = plan_of(choice)
+    assert check(choice.instance, plan).violations == ()
+    assert [(row.job, row.share, row.source) for row in plan.assignments] == [
+        (name, (30,), "estimate") for name in "xyz"
+    ]
