@@ -74,6 +74,7 @@ INSTANCE = [
     ("colour", 1, f"colour: {INSTANCE_FIELDS}"),
     ("slowdown", [], "slowdown: unknown field, did you mean slowdowns?"),
     ("cluster.share_sums", 1, "cluster.share_sums: unknown field, did you mean share_sum?"),
+    ("cluster.uncapped", "yes", "cluster.uncapped: must be true or false, got 'yes'"),
     ("cluster.nodes.0.racks", 1, "cluster.nodes[0].racks: unknown field, did you mean rack?"),
     ("jobs.0.worker", 2, "jobs[0].worker: unknown field, did you mean workers?"),
     ("jobs.0.a b", 2, f"jobs[0]['a b']: {JOB_FIELDS}"),
