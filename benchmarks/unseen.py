@@ -1,11 +1,13 @@
 """Accuracy of predictions for pairs, splits, workloads and families that were never measured.
 
 Reads ``gavel/``, ``lucid/``, ``igniter/`` and ``parvagpu/`` of ``../shared/data`` next to the
-checkout (they are not part of the project, their licences differ). Run
-``python benchmarks/unseen.py`` for all parts or name some: ``k80``, ``p100``, ``v100``,
+checkout (they are not part of the project, their licences differ), our own measurements and a
+made-up set of the tests. Run ``python benchmarks/unseen.py`` for all parts or name some: ``h200``
+(without caps), ``halves`` (the H200's at 50/50), ``names`` (made up), ``k80``, ``p100``, ``v100``,
 ``lucid``, ``igniter``, ``sets``; ``--seeds`` sets the number of random draws, ``--models`` which
-models are tested. Errors are mean absolute errors of the slowdown, with their standard error:
-over draws, or over the workloads, families or splits that are hidden in turn.
+models are tested. Errors are mean absolute errors of the slowdown, with their standard error
+over draws, or over the workloads, families or splits that are hidden in turn; then R2 of the
+slowdown and of its logarithm over all hidden rows together.
 
 ``igniter`` has pairs at five splits of the SMs. Most of its workloads were measured alone at
 shares of 20 to 80 % only, so the rate on the whole GPU is extrapolated from the last segment of the
@@ -23,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, read_dataset
 from dovetail.instances.sets import set_slowdown
 from dovetail.papers.importers.gavel import gavel_data
 from dovetail.papers.importers.lucid import lucid_data
@@ -38,9 +40,13 @@ from dovetail.papers.studies.evaluation import (
 from dovetail.predictors.estimators.hierarchical import SPEC
 from dovetail.predictors.folds import family_folds, random_folds, workload_folds
 from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
+from dovetail.predictors.kernels import PROFILE
 from dovetail.predictors.rows import DirectedRows, training_rows
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
+OWN = "library:h200-2026-11"
+NAMES = ROOT / "tests" / "predictors" / "made-up-names"
 SEEDS = 10
 REVEALED = 0.25
 
@@ -66,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     for part in given.parts or PARTS:
         folder, gpu_model, read = PARTS[part]
-        if not (DATA / folder).is_dir():
+        if folder is not None and not (DATA / folder).is_dir():
             print(f"{part}: skipped, python benchmarks/fetch_data.py fetches {DATA / folder}")
         elif part == "sets":
             report_sets(given.seeds)
@@ -129,12 +135,17 @@ def report_cells(
 ) -> None:
     """Print the errors of every model on everything that can be hidden."""
     _, rows = training_rows(data, SPEC.features, [gpu_model], partial=True)
-    print(f"\n{part}: {len(rows.slowdown)} slowdowns; MAE (standard error), {seeds} draws")
+    head = "MAE (standard error) R2 R2 of logarithms"
+    print(f"\n{part}: {len(rows.slowdown)} slowdowns, {seeds} draws; {head}")
     hidden = cells(rows, seeds)
-    print(f"  {'':14s}" + "".join(f"{name:>17s}" for name in hidden))
+    print(f"  {'':14s}" + "".join(f"{name:>30s}" for name in hidden))
     for name in models:
-        found = (scored(rows, MODELS[name], one) for one in hidden.values())
-        print(f"  {name:14s}" + "".join(f"{m:8.4f} ({s:.4f})" for m, s in found), flush=True)
+        print(f"  {name:14s}", end="")
+        for one in hidden.values():
+            found = scored(rows, MODELS[name], one)
+            words = f"{found.error:.4f} ({found.deviation:.4f}) {found.r2:.3f} {found.log_r2:.3f}"
+            print(f"{words:>30s}", end="", flush=True)
+        print()
     if "new split" in hidden and "hierarchical" in models:
         report_splits(rows)
 
@@ -159,16 +170,33 @@ def at_random(rows: DirectedRows, revealed: float, seed: int) -> BoolArray:
     return np.isin(of_row, order[round(revealed * len(pairs)) :])
 
 
-def scored(rows: DirectedRows, model: Model, hidden: Hidden) -> tuple[float, float]:
-    """Return the mean absolute error and its standard error."""
-    errors = [
-        np.abs(model(rows.take(~test), rows.take(test), seed) - rows.slowdown[test])
-        for seed, tests in enumerate(hidden.draws)
-        for test in tests
-    ]
+class Scored(NamedTuple):
+    """The mean absolute error, its standard error, and R2 of slowdowns and of their logarithms."""
+
+    error: float
+    deviation: float
+    r2: float
+    log_r2: float
+
+
+def scored(rows: DirectedRows, model: Model, hidden: Hidden) -> Scored:
+    """Return how well a model predicts what is hidden."""
+    found, truth = [], []
+    for seed, tests in enumerate(hidden.draws):
+        for test in tests:
+            found.append(model(rows.take(~test), rows.take(test), seed))
+            truth.append(rows.slowdown[test])
+    errors = [np.abs(p - t) for p, t in zip(found, truth, strict=True)]
     each = [float(error.mean()) for error in errors]
-    mean = np.concatenate(errors).mean() if hidden.each_fold else np.mean(each)
-    return float(mean), float(np.std(each) / max(1, len(each) - 1) ** 0.5)
+    mean = float(np.concatenate(errors).mean() if hidden.each_fold else np.mean(each))
+    said, measured = np.concatenate(found), np.concatenate(truth)
+    fits = explained(said, measured), explained(np.log(said), np.log(measured))
+    return Scored(mean, float(np.std(each) / max(1, len(each) - 1) ** 0.5), *fits)
+
+
+def explained(said: FloatArray, measured: FloatArray) -> float:
+    """Return R2, the explained part of the variance."""
+    return float(1 - ((said - measured) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
 
 
 def constant(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
@@ -184,7 +212,7 @@ def hierarchical(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArr
 def process_on_names(train: DirectedRows, test: DirectedRows, seed: int) -> FloatArray:
     """The same process without profiles, families and batch sizes."""
     states = train.states.copy()
-    states[:, [*DESCRIBED, FAMILY, BATCH]] = np.nan
+    states[:, [*range(len(PROFILE)), *DESCRIBED, FAMILY, BATCH]] = np.nan
     return hierarchical(train._replace(states=states), test._replace(states=states), seed)
 
 
@@ -234,7 +262,8 @@ def factorisation(train: DirectedRows, test: DirectedRows, seed: int, rank: int 
 
 
 def alone(rows: DirectedRows) -> FloatArray:
-    return np.asarray(np.exp(rows.states[rows.own, ALONE]))
+    """Return the slowdown of the job alone at its share, 1 if it was not measured."""
+    return np.asarray(np.exp(np.nan_to_num(rows.states[rows.own, ALONE])))
 
 
 MODELS: Mapping[str, Model] = {
@@ -338,6 +367,13 @@ def rows_of(path: Path) -> Iterator[Row]:
         yield from csv.DictReader(file)
 
 
+def h200(capped: bool) -> DataSet:
+    """Return our own measurements: all of them at 50/50, or all without caps."""
+    data = read_dataset(OWN)
+    chosen = tuple(m for m in data.measurements if (m.share is not None) == capped)
+    return data.replace(measurements=chosen)
+
+
 def gavel() -> DataSet:
     return gavel_data(str(DATA / "gavel" / "simulation_throughputs.json.gz"))
 
@@ -346,7 +382,10 @@ def lucid() -> DataSet:
     return lucid_data(str(DATA / "lucid"))
 
 
-PARTS: Mapping[str, tuple[str, str, Callable[[], DataSet]]] = {
+PARTS: Mapping[str, tuple[str | None, str, Callable[[], DataSet]]] = {
+    "h200": (None, "NVIDIA H200", lambda: h200(capped=False)),
+    "halves": (None, "NVIDIA H200", lambda: h200(capped=True)),
+    "names": (None, "made-up", lambda: read_dataset(NAMES)),
     "k80": ("gavel", "k80", gavel),
     "p100": ("gavel", "p100", gavel),
     "v100": ("gavel", "v100", gavel),

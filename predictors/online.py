@@ -147,9 +147,7 @@ class Online:
         # Both slowdowns of a measurement, then those of the next.
         rows = rows.take(np.argsort(rows.pair, kind="stable"))
         table, slowdown = rows.table, rows.slowdown
-        # If another metric is now known for more workloads, the fitted scales belong to the old
-        # one.
-        if features.names != fit.member.features.names or _cells(rows) > _MOST_CELLS:
+        if _cells(rows) > _MOST_CELLS:
             return fit
         if before and np.array_equal(before.table, table[:count], equal_nan=True):
             posterior = before.posterior

@@ -7,7 +7,9 @@ measurements, which gives both: with the prior covariance k of queried pairs and
     mean = m + k K^-1 (y - m),    covariance = k_asked - k K^-1 k'
 
 (C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press 2006,
-equations 2.25 and 2.26). The variances of the process are those of the ``Hierarchy``.
+equations 2.25 and 2.26). The variances of the process are those of the ``Hierarchy``, and so is
+the function of the slowdown that it describes (``forms.hierarchy.warped``): moments are those of
+the logarithms, whose errors are those upwards.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from dovetail.predictors.forms.hierarchy import (
     FEATURES,
     SLOPE_VARIANCE,
     Hierarchy,
-    contention,
     kernels,
     log_alone,
+    spread,
+    steepness,
+    unwarped,
+    warped,
 )
 from dovetail.predictors.predictor import FloatArray, IntArray
 
@@ -36,7 +41,7 @@ class JobsWithCoRunners(NamedTuple):
 
     Attributes
     ----------
-    states : ndarray of float, shape (states, 10)
+    states : ndarray of float, shape (states, 18)
         As in ``forms.hierarchy.FEATURES``.
     own, other : ndarray of int, shape (pairs,)
         The state of the slowed-down job and the state of its co-runner.
@@ -152,37 +157,49 @@ class Posterior:
         repeats = np.append(self.repeats, np.zeros(count - before)) + more
         value = np.append(self.value * self.repeats, np.zeros(count - before))
         value = (value + np.bincount(cell, logarithm, minlength=count)) / repeats
-        inverse, noise = self.inverse, self.like.noise[0]
+        posterior = replace(self, pairs=known, value=value, repeats=repeats)
+        inverse, noise = self.inverse, self.like.noise[0] / posterior.precision
         for k in np.flatnonzero(more[:before]):
-            less = noise / self.repeats[k] - noise / repeats[k]
+            less = self.like.noise[0] / self.precision[k] - noise[k]
             column = inverse[:, k].copy()
             inverse = inverse + np.outer(column, column) * (less / (1 - less * column[k]))
         if count > before:
             old, new = slice(before), slice(before, None)
             border = self._prior(_taken(known, new), _taken(known, old))
             block = self._prior(_taken(known, new), _taken(known, new))
-            block[np.diag_indices_from(block)] += noise / repeats[new]
+            block[np.diag_indices_from(block)] += noise[new]
             inverse = _bordered(inverse, border, block)
-        return replace(self, pairs=known, value=value, repeats=repeats, inverse=inverse)
+        return replace(posterior, inverse=inverse)
+
+    @property
+    def precision(self) -> FloatArray:
+        """The inverse variance of each value, in units of that of a logarithm's measurement."""
+        slope = steepness(warped(self.value, self.like.shift[0]), self.like.shift[0])
+        return np.asarray(self.repeats * slope**2)
+
+    @property
+    def residual(self) -> FloatArray:
+        """What the contention model leaves of the measurements, ``warped``."""
+        return warped(self.value, self.like.shift[0]) - self.like.contention(*self.pairs)
 
     @property
     def mean(self) -> float:
         """The mean of the process: the median residual of the contention model."""
-        return float(np.median(self.value - contention(*self.pairs)))
+        return float(np.median(self.residual))
 
     @cached_property
     def form(self) -> Hierarchy:
         """The process as a form with the same means."""
         states, own, other = self.pairs
-        said = contention(*self.pairs)
-        dual = self.inverse @ (self.value - said - self.mean)
+        residual = self.residual
+        dual = self.inverse @ (residual - self.mean)
         gathered = np.zeros((len(states),) * 2)
         gathered[own, other] = dual
         return replace(
             self.like,
             mean=np.array([self.mean]),
-            limits=np.array([self.value.min(), self.value.max()]),
-            slope=np.array([1 + SLOPE_VARIANCE * said @ dual]),
+            limits=np.array([residual.min(), residual.max()]),
+            slope=np.array([1 + SLOPE_VARIANCE * self.like.contention(*self.pairs) @ dual]),
             trained=states,
             dual=gathered,
             completed=self.like.without_low_rank(states, own, other),
@@ -192,12 +209,16 @@ class Posterior:
         """Return the means and the joint covariance of some pairs."""
         cross = self._prior(asked, self.pairs)
         explained = cross @ self.inverse
-        left = self.value - contention(*self.pairs) - self.mean
-        mean = self.mean + contention(*asked) + explained @ left
-        mean = np.clip(mean, self.value.min(), self.value.max())
-        mean += log_alone(asked.states, self.like.exponent[0])[asked.own]
+        residual = self.residual
+        mean = self.mean + explained @ (residual - self.mean)
+        mean = np.clip(mean, residual.min(), residual.max()) + self.like.contention(*asked)
         covariance = self._prior(asked, asked) - explained @ cross.T
-        return Moments(mean, covariance, float(self.like.noise[0]))
+        error = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
+        slope = spread(mean, error, self.like.shift[0]) / error
+        logarithm = unwarped(mean, self.like.shift[0])
+        logarithm = logarithm + log_alone(asked.states, self.like.exponent[0])[asked.own]
+        noise = float(self.like.noise[0])
+        return Moments(logarithm, covariance * np.outer(slope, slope), noise)
 
     def each(self, asked: JobsWithCoRunners) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of each of some pairs, in memory linear in their number."""
@@ -216,9 +237,10 @@ class Posterior:
 
     def _prior(self, first: JobsWithCoRunners, second: JobsWithCoRunners) -> FloatArray:
         """Return the prior covariance of two lists of pairs."""
-        alike = kernels(first.states, second.states, self.like.scale)
+        alike = kernels(first.states, second.states, self.like.scale, self.like.batches[0])
         of_other = np.tensordot(self.like.weights, alike, 1)
-        found = SLOPE_VARIANCE * np.outer(contention(*first), contention(*second))
+        said = self.like.contention(*first), self.like.contention(*second)
+        found = SLOPE_VARIANCE * np.outer(*said)
         for mine, theirs in zip(alike, of_other, strict=True):
             part = np.take(mine[first.own], second.own, axis=1)
             part *= np.take(theirs[first.other], second.other, axis=1)

@@ -15,28 +15,51 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from dovetail.predictors.estimators._factors import Cells, completed
+from dovetail.predictors.estimators.kernels import LawOfMps
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.forms.hierarchy import (
     ALONE,
+    BATCH,
     DESCRIBED,
     FAMILY,
     FEATURES,
+    INSTEAD,
+    KERNEL,
     KERNELS,
+    LAUNCHES,
     SHARE,
     SLOPE_VARIANCE,
     TERMS,
     WORKLOAD,
+    Contention,
     Hierarchy,
     contention,
     kernels,
     log_alone,
+    steepness,
+    unwarped,
+    warped,
 )
+from dovetail.predictors.forms.kernels import FEATURES as LAW_FEATURES
+from dovetail.predictors.kernels import RANGES, Law
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 _PRIOR_SPREAD: Final = 1.5
 """Prior standard deviation of the logarithm of a variance."""
 
 _STEPS: Final = 40
+
+SHIFTS: Final = (1.0, 0.3, 0.1)
+"""The shifts of the target that are tried, see ``forms.hierarchy.warped``."""
+
+LENGTHS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""The length scales of the batch size that are tried, in doublings."""
+
+_LEAST_ROWS: Final = 20
+"""With fewer pairs of states, neither can be chosen."""
+
+_DRAWS: Final = 4
+"""Draws of folds for choosing the shift."""
 
 _FOLDS: Final = 5
 _WEIGHTS: Final = 11
@@ -46,12 +69,15 @@ _CHAINS: Final = 6
 _TRIED_CHAINS: Final = 2
 """Markov chains of the final completion, and of those on folds."""
 
+_LAW_ROWS: Final = 400
+"""Most rows for the numbers of the law."""
+
 _LEAST_STATES: Final = 5
 """With fewer states, effects cannot be distinguished from factors."""
 
 
 class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Gaussian process regression of the log slowdown with a hierarchy of variances.
+    """Gaussian process regression that corrects the law of MPS, with a hierarchy of variances.
 
     C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine Learning*, MIT Press
     2006, chapters 2 and 5; the covariance is that of a mixed model with random effects of family,
@@ -60,9 +86,12 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     how much a family says about its members, and a profile about its workload. A completion of the
     matrix of workloads by effects and low-rank factors is stacked onto this (``_factors``), with
     the weight of the smallest error on folds of the pairs: a product of identities knows only
-    measured pairs, and workloads that are known by name alone have nothing else in common. For a
-    workload without measurements the prior remains: the contention model if its metrics are known,
-    and otherwise the mean of the GPU model.
+    measured pairs, and workloads that are known by name alone have nothing else in common. The
+    mean is the law of MPS (``predictors.kernels``), its numbers fitted to the pairs of which it
+    knows the kernels, and the process its correction; for a workload without measurements nothing
+    else remains. If kernels are unknown, the mean is that of the analytic model; without metrics it
+    is that of the GPU model. What is regressed on, the logarithm of the slowdown or of its excess,
+    and how far a batch size reaches are chosen on a part of the pairs.
 
     X has the columns of ``FEATURES`` for the job, then for its co-runner.
 
@@ -70,8 +99,9 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     most_rows : int
         The most distinct pairs of states that are fitted; if there are more, a random subset.
-    searched_rows : int
-        The number of pairs for choosing the variances.
+    searched_rows, tried_rows : int
+        The number of pairs for choosing the variances, and for choosing the target and the length
+        scale of batch sizes.
     random_state : int
         Seed of both draws.
     like : Hierarchy, optional
@@ -91,11 +121,13 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         most_rows: int = 4000,
         searched_rows: int = 600,
+        tried_rows: int = 200,
         random_state: int = 0,
         like: Hierarchy | None = None,
     ) -> None:
         self.most_rows = most_rows
         self.searched_rows = searched_rows
+        self.tried_rows = tried_rows
         self.random_state = random_state
         self.like = like
 
@@ -110,7 +142,8 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         draw = np.random.default_rng(self.random_state)
         problem = _Problem.of(table, slowdown, self.like).part(self.most_rows, draw)
         if self.like is None:
-            variances = problem.part(self.searched_rows, draw).variances()
+            problem = problem.like_best(problem.part(self.tried_rows, draw).best())
+            variances = problem.part(self.searched_rows, draw).variances().chosen
         else:
             chosen = [self.like.weights[term] for term in TERMS]
             variances = np.array([*chosen, SLOPE_VARIANCE, self.like.noise[0]])
@@ -154,34 +187,45 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+class _Variances(NamedTuple):
+    """The variances, and the negative logarithm of their posterior."""
+
+    chosen: FloatArray
+    loss: float
+
+
 class _Problem(NamedTuple):
     """Distinct pairs of states, with the mean of their measurements.
 
     Attributes
     ----------
-    states : ndarray of float, shape (states, 10)
+    states : ndarray of float, shape (states, 18)
         As in ``FEATURES``.
     own, other : ndarray of int, shape (cells,)
         The two states of each pair.
-    value, contention : ndarray of float, shape (cells,)
+    logarithm, said : ndarray of float, shape (cells,)
         The logarithm of the slowdown minus that of the own state alone, measured and by the
         contention model.
     repeats : ndarray of float, shape (cells,)
         The number of measurements of the pair.
-    scale : ndarray of float, shape (2, 4)
-        See ``Hierarchy``.
+    scale : ndarray of float, shape (2, 6)
     exponent : float
+    law : ndarray of float, shape (4,)
+    shift, batches : float
         See ``Hierarchy``.
     """
 
     states: FloatArray
     own: IntArray
     other: IntArray
-    value: FloatArray
-    contention: FloatArray
+    logarithm: FloatArray
+    said: FloatArray
     repeats: FloatArray
     scale: FloatArray
     exponent: float
+    law: FloatArray
+    shift: float = 1.0
+    batches: float = 2.0
 
     @classmethod
     def of(cls, table: FloatArray, slowdown: FloatArray, like: Hierarchy | None) -> Self:
@@ -197,9 +241,29 @@ class _Problem(NamedTuple):
         logarithm = np.log(np.maximum(slowdown, np.finfo(float).tiny))
         logarithm -= log_alone(states, exponent)[ends[0]]
         repeats = np.bincount(cell).astype(np.float64)
-        value = np.bincount(cell, logarithm) / repeats
-        analytic = contention(states, own, other)
-        return cls(states, own, other, value, analytic, repeats, scale, exponent)
+        mean = np.bincount(cell, logarithm) / repeats
+        if like is None:
+            law = _law(table, slowdown)
+            said = contention(states, own, other, Contention(law, exponent))
+            return cls(states, own, other, mean, said, repeats, scale, exponent, law)
+        said = contention(states, own, other, Contention(like.law, exponent))
+        chosen = float(like.shift[0]), float(like.batches[0])
+        return cls(states, own, other, mean, said, repeats, scale, exponent, like.law, *chosen)
+
+    @property
+    def value(self) -> FloatArray:
+        """The logarithm, ``warped``."""
+        return warped(self.logarithm, self.shift)
+
+    @property
+    def contention(self) -> FloatArray:
+        """The contention, ``warped`` and 0 if there is none."""
+        return warped(self.said, self.shift) - warped(np.zeros(1), self.shift)
+
+    @property
+    def precision(self) -> FloatArray:
+        """The inverse variance of each value, in units of that of a logarithm's measurement."""
+        return self.repeats * steepness(self.value, self.shift) ** 2
 
     def part(self, most: int, draw: np.random.Generator) -> _Problem:
         """Return the problem with at most ``most`` pairs of states, drawn at random."""
@@ -209,8 +273,8 @@ class _Problem(NamedTuple):
         return self._replace(
             own=self.own[kept],
             other=self.other[kept],
-            value=self.value[kept],
-            contention=self.contention[kept],
+            logarithm=self.logarithm[kept],
+            said=self.said[kept],
             repeats=self.repeats[kept],
         )
 
@@ -221,14 +285,14 @@ class _Problem(NamedTuple):
 
     # With so few rows each step takes a millisecond: threads would wait for each other for longer.
     @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
-    def variances(self) -> FloatArray:
-        """Return the variances of ``TERMS``, of the slope and of the noise.
+    def variances(self) -> _Variances:
+        """Choose the variances of ``TERMS``, of the slope and of the noise.
 
         The negative logarithm of the marginal likelihood and its gradient are in closed form
         (Rasmussen and Williams, equations 5.8 and 5.9); the prior of each variance is log-normal
         around an equal part of the variance of the data.
         """
-        left = self._left
+        left, precision = self._left, self.precision
         spread = max(float(left.var()), 1e-6)
         count = len(left)
         # Half of each symmetric matrix, in single precision: most of the time goes into reading.
@@ -245,15 +309,13 @@ class _Problem(NamedTuple):
         def loss(logarithms: FloatArray) -> tuple[float, FloatArray]:
             weight = np.exp(logarithms)
             covariance[lower] = weight[:-1].astype(np.float32) @ flat
-            covariance[diagonal] += weight[-1] / self.repeats + 1e-4 * spread
+            covariance[diagonal] += weight[-1] / precision + 1e-4 * spread
             half, failed = lapack.dpotrf(covariance, lower=1)
             if failed:
                 return np.inf, np.zeros_like(logarithms)
             dual = lapack.dpotrs(half, left, lower=1)[0]
             gap = lapack.dpotri(half, lower=1)[0][lower] - dual[row] * dual[column]
-            slopes = np.append(
-                flat @ (gap * times).astype(np.float32), (gap[on] / self.repeats).sum()
-            )
+            slopes = np.append(flat @ (gap * times).astype(np.float32), (gap[on] / precision).sum())
             off = (logarithms - center) / _PRIOR_SPREAD
             value = 0.5 * left @ dual + np.log(np.diag(half)).sum() + 0.5 * off @ off
             return float(value), 0.5 * weight * slopes + off / _PRIOR_SPREAD
@@ -269,7 +331,44 @@ class _Problem(NamedTuple):
         )
         chosen = np.exp(found.x)
         chosen[-1] += 1e-4 * spread
-        return np.asarray(chosen)
+        return _Variances(np.asarray(chosen), float(found.fun))
+
+    def best(self) -> _Problem:
+        """Return the problem with the best target and length scale of batch sizes.
+
+        The shift of the target has the smallest error of slowdowns on folds of the pairs, the
+        length scale the largest marginal likelihood.
+        """
+        if len(self.value) < _LEAST_ROWS:
+            return self
+        tried = [self._replace(shift=shift) for shift in SHIFTS]
+        errors = [one.error_held_out(one.variances().chosen) for one in tried]
+        best = tried[int(np.argmin(errors))]
+        if not best.sizes_differ:
+            return best
+        tried = [best._replace(batches=length) for length in LENGTHS]
+        losses = [one.variances().loss for one in tried]
+        return tried[int(np.argmin(losses))]
+
+    def like_best(self, best: _Problem) -> _Problem:
+        """Return the problem with the target and the length scale of another."""
+        return self._replace(shift=best.shift, batches=best.batches)
+
+    @property
+    def sizes_differ(self) -> bool:
+        """Whether a family has several batch sizes."""
+        described = np.nan_to_num(self.states[:, [FAMILY, BATCH]], nan=-1.0)
+        return len(np.unique(described, axis=0)) > len(np.unique(described[:, 0]))
+
+    def error_held_out(self, variances: FloatArray) -> float:
+        """Return the mean absolute error of slowdowns by the process, over several draws of folds.
+
+        One draw would decide by chance where there are few pairs.
+        """
+        alone = log_alone(self.states, self.exponent)[self.own]
+        truth = np.exp(alone + self.logarithm)
+        found = [self.held_out(variances, seed) for seed in range(_DRAWS)]
+        return float(np.mean([abs(np.exp(alone + unwarped(v, self.shift)) - truth) for v in found]))
 
     def solved(self, variances: FloatArray) -> Hierarchy:
         """Return the process fitted to all of the pairs."""
@@ -282,17 +381,20 @@ class _Problem(NamedTuple):
         gathered[self.own, self.other] = dual
         return Hierarchy(
             mean=np.array([self.mean]),
-            limits=np.array([self.value.min(), self.value.max()]),
+            limits=self.limits,
             weights=weights,
             slope=np.array([1 + of_slope * self.contention @ dual]),
             noise=np.array([noise]),
             exponent=np.array([self.exponent]),
+            shift=np.array([self.shift]),
+            batches=np.array([self.batches]),
+            law=self.law,
             scale=self.scale,
             trained=self.states,
             dual=gathered,
         )
 
-    def held_out(self, variances: FloatArray) -> FloatArray:
+    def held_out(self, variances: FloatArray, seed: int = 0) -> FloatArray:
         """Return the prediction of the process for each pair from the pairs of the other folds.
 
         With the inverse G of the covariance and the dual a, this is the value minus ``G_BB^-1
@@ -301,16 +403,16 @@ class _Problem(NamedTuple):
         half = self._factored(variances)
         inverse = cho_solve(half, np.eye(len(self.value)))
         dual = inverse @ self._left
-        fold, found = self.fold, np.empty(len(self.value))
+        fold, found = self.fold(seed), np.empty(len(self.value))
         for k in range(_FOLDS):
             rows = np.flatnonzero(fold == k)
             found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], dual[rows])
-        return np.clip(self.value - found, self.value.min(), self.value.max())
+        return self.contention + np.clip(self.value - found - self.contention, *self.limits)
 
     def _factored(self, variances: FloatArray) -> tuple[FloatArray, bool]:
         """Return the Cholesky factor of the covariance of all pairs."""
         *terms, of_slope, noise = variances.tolist()
-        alike = kernels(self.states, self.states, self.scale)
+        alike = kernels(self.states, self.states, self.scale, self.batches)
         weights = np.zeros((KERNELS, KERNELS))
         for (a, b), weight in zip(TERMS, terms, strict=True):
             weights[a, b] = weight
@@ -318,48 +420,58 @@ class _Problem(NamedTuple):
         covariance = of_slope * np.outer(self.contention, self.contention)
         for mine, theirs in zip(alike, of_other, strict=True):
             covariance += _between(mine, self.own) * _between(theirs, self.other)
-        covariance[np.diag_indices_from(covariance)] += noise / self.repeats
+        covariance[np.diag_indices_from(covariance)] += noise / self.precision
         half, lower = cho_factor(covariance, overwrite_a=True)
         return half, lower
+
+    @property
+    def limits(self) -> FloatArray:
+        """The lowest and the highest residual of the contention model."""
+        residual = self.value - self.contention
+        return np.array([residual.min(), residual.max()])
 
     @property
     def _left(self) -> FloatArray:
         """The residuals of the mean and the contention model."""
         return self.value - self.contention - self.mean
 
-    @property
-    def fold(self) -> IntArray:
+    def fold(self, seed: int = 0) -> IntArray:
         """The fold of each pair of states; all pairs of two workloads are in one fold."""
         code = self.states[:, WORKLOAD]
         ends = np.sort(np.stack([code[self.own], code[self.other]]), axis=0)
         _, pair = np.unique(ends, axis=1, return_inverse=True)
         pair = pair.ravel()
-        order = np.random.default_rng(0).permutation(int(pair.max(initial=0)) + 1)
+        order = np.random.default_rng(seed).permutation(int(pair.max(initial=0)) + 1)
         return np.asarray(order[pair] % _FOLDS)
 
     def stacked(self, form: Hierarchy, variances: FloatArray, seed: int) -> Hierarchy:
         """Return the process with effects and factors stacked onto it.
 
         Their weight minimises the mean absolute error of slowdowns on folds of the pairs, each
-        predicted by both from all others.
+        predicted by both from all others; it is 0 unless that lowers the error by more than one
+        standard error.
         """
         named = ~np.isnan(self.states[:, WORKLOAD])
         if not named.all() or len(self.states) < _LEAST_STATES:
             return form
-        fold, by_factors = self.fold, np.full(len(self.value), np.nan)
+        fold, by_factors = self.fold(), np.full(len(self.value), np.nan)
         for k in range(_FOLDS):
             test = fold == k
             found = self._completed(~test, _TRIED_CHAINS, seed)
             by_factors[test] = found[self.own[test], self.other[test]]
         told = ~np.isnan(by_factors)
+        if not told.any():
+            return form
         alone = log_alone(self.states, self.exponent)[self.own[told]]
-        truth = np.exp(alone + self.value[told])
+        truth = np.exp(alone + self.logarithm[told])
         steps = np.linspace(0, 1, _WEIGHTS)[:, np.newaxis]
         mixed = (1 - steps) * self.held_out(variances)[told] + steps * by_factors[told]
-        error = np.abs(np.exp(alone + mixed) - truth).sum(axis=1)
-        weight = float(steps[error.argmin(), 0])
-        if weight == 0:
+        error = np.abs(np.exp(alone + unwarped(mixed, self.shift)) - truth)
+        best = int(error.sum(axis=1).argmin())
+        gained = error[0] - error[best]
+        if gained.mean() <= gained.std() / np.sqrt(len(gained)):
             return form
+        weight = float(steps[best, 0])
         completed = self._completed(np.ones(len(self.value), dtype=np.bool_), _CHAINS, seed)
         completed[self.own, self.other] = np.nan
         return replace(
@@ -390,7 +502,7 @@ class _Problem(NamedTuple):
         return np.asarray(np.unique(described[:, columns], axis=0, return_inverse=True)[1].ravel())
 
     def _parts(self) -> list[FloatArray]:
-        alike = kernels(self.states, self.states, self.scale)
+        alike = kernels(self.states, self.states, self.scale, self.batches)
         mine = [_between(kernel, self.own) for kernel in alike]
         theirs = [_between(kernel, self.other) for kernel in alike]
         return [mine[a] * theirs[b] for a, b in TERMS]
@@ -403,7 +515,25 @@ def _scale(states: FloatArray) -> FloatArray:
     for k in np.flatnonzero(np.isnan(profile).mean(axis=0) < 0.5).tolist():
         known = profile[~np.isnan(profile[:, k]), k]
         found[:, k] = known.mean(), known.std()
+    for first, second in INSTEAD:
+        columns = DESCRIBED.index(first), DESCRIBED.index(second)
+        known = [int((~np.isnan(profile[:, k])).sum()) for k in columns]
+        found[:, columns[known[0] >= known[1]]] = 0.0
     return found
+
+
+def _law(table: FloatArray, slowdown: FloatArray) -> FloatArray:
+    """Return the numbers of the law, fitted to the pairs of which a job's kernels are known."""
+    halves = np.hsplit(table, 2)
+    known = [~np.isnan(half[:, [LAUNCHES, KERNEL]]).all(axis=1) for half in halves]
+    rows = np.flatnonzero(known[0] | known[1])
+    rows = rows[:: 1 + len(rows) // _LAW_ROWS]
+    columns = [FEATURES.index(name) for name in LAW_FEATURES]
+    asked = np.hstack([half[rows][:, columns] for half in halves])
+    if not len(rows):
+        return np.array([getattr(Law(), name) for name in RANGES])
+    law = LawOfMps().fit(asked, slowdown[rows]).form_.law
+    return np.array([getattr(law, name) for name in RANGES])
 
 
 def _exponent(states: FloatArray) -> float:

@@ -12,12 +12,13 @@ import numpy as np
 from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S, Demand, States, contended
 from dovetail.predictors.forms._checks import finite, require
 from dovetail.predictors.forms.form import Arrays
+from dovetail.predictors.forms.kernels import FEATURES as LAW_FEATURES
+from dovetail.predictors.forms.kernels import described, law_of_states
+from dovetail.predictors.kernels import PROFILE, RANGES, Law, ranges, roofline
 from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
 
 FEATURES: Final = (
-    "sm_active|gpu_util",
-    "dram_active|mem_util",
-    "sm_occupancy",
+    *PROFILE,
     "log_throughput",
     "pcie_rx_bytes_s",
     "log_alone",
@@ -28,9 +29,21 @@ FEATURES: Final = (
 )
 """The features of a state, in order; all but the share may be unknown (NaN)."""
 
-ACTIVE, DRAM, OCCUPANCY, THROUGHPUT, PCIE, ALONE, SHARE, BATCH, FAMILY, WORKLOAD = range(10)
-DESCRIBED: Final = (ACTIVE, DRAM, OCCUPANCY, THROUGHPUT)
+(THROUGHPUT, PCIE, ALONE, SHARE, BATCH, FAMILY, WORKLOAD) = range(len(PROFILE), len(FEATURES))
+ACTIVE, UTIL, DRAM, MEM_UTIL, OCCUPANCY, LAUNCHES, KERNEL = (
+    FEATURES.index(name)
+    for name in (
+        *("sm_active", "gpu_util", "dram_active", "mem_util"),
+        *("sm_occupancy", "kernels_s", "kernel_mean_s"),
+    )
+)
+DESCRIBED: Final = (ACTIVE, UTIL, DRAM, MEM_UTIL, OCCUPANCY, THROUGHPUT)
 """The columns that compare two workloads by profile."""
+
+INSTEAD: Final = ((ACTIVE, UTIL), (DRAM, MEM_UTIL))
+"""Columns of which one is compared: the one known for more states, the first in a tie."""
+
+_OF_LAW: Final = [FEATURES.index(name) for name in LAW_FEATURES]
 
 KERNELS: Final = 5
 """The kernels 1, f, b, w, p: constant, family, batch size within a family, workload, profile."""
@@ -43,14 +56,16 @@ TERMS: Final = (
 )
 """The products of kernels, of the own state and of the co-runner, that have a weight."""
 
-_BATCHES: Final = 2.0
 _PROFILES: Final = 2.0
 _SHARES: Final = 0.3
 _SHARED: Final = 0.3
-"""Length scales in doublings, standard deviations and fractions of the SMs; the common part."""
+"""Length scales in standard deviations and fractions of the SMs; the common part."""
 
 SLOPE_VARIANCE: Final = 0.25
 """Prior variance of the slope of the contention model around 1."""
+
+_FLOOR: Final = 0.1
+"""The least excess of a slowdown, as a part of the shift."""
 
 _BLOCK: Final = 65_536
 _DENSE: Final = 0.2
@@ -63,7 +78,7 @@ _LARGEST_LOG: Final = float(np.log(_LARGEST))
 _LOW_RANK: Final = ("stack", "named", "completed")
 _NAMES: Final = (
     *("mean", "limits", "weights", "slope", "noise", "exponent"),
-    *("scale", "trained", "dual"),
+    *("shift", "batches", "law", "scale", "trained", "dual"),
     *_LOW_RANK,
 )
 _SHAPES: Final[dict[str, tuple[int | None, ...]]] = {
@@ -73,6 +88,9 @@ _SHAPES: Final[dict[str, tuple[int | None, ...]]] = {
     "slope": (1,),
     "noise": (1,),
     "exponent": (1,),
+    "shift": (1,),
+    "batches": (1,),
+    "law": (len(RANGES),),
     "scale": (2, len(DESCRIBED)),
 }
 
@@ -81,35 +99,40 @@ _SHAPES: Final[dict[str, tuple[int | None, ...]]] = {
 class Hierarchy:
     """Mean and standard error of a Gaussian process on the logarithm of the slowdown.
 
-    The logarithm of a slowdown is that of the job alone at its share, from its solo curve; plus
-    ``slope`` times that of the analytic contention model (0 if the metrics are unknown); plus a
-    process with the covariance::
+    A slowdown is that of the job alone at its share, from its solo curve, times what the co-runner
+    costs. The latter, as the logarithm of its excess over 1 plus ``shift`` (``warped``), is that of
+    the ``contention`` model times ``slope`` (nothing if the metrics are unknown), plus a process
+    with the covariance::
 
         s(own, own') s(other, other') sum over a, b of weight_ab a(own, own') b(other, other')
 
     over the kernels 1, f, b, w and p of ``kernels``, where s compares shares. A product of kernels
     that know workloads by name describes measured pairs only. So if both states are known by name,
-    the logarithm is ``(1 - stack)`` times that of the process plus ``stack`` times that of effects
-    and low-rank factors (``estimators._factors``). The mean for a row is ``sum_ab weight_ab a(own,
-    T) D b(other, T)'``, where T are the trained states and D gathers the dual of each trained row
-    by its two states. An unknown feature makes a state dissimilar to all others in that feature
-    only, so the answer moves from the prior over family and workload to the measured pair as more
-    is known.
+    the value is ``(1 - stack)`` times that of the process plus ``stack`` times that of effects and
+    low-rank factors (``estimators._factors``). The mean for a row is
+    ``sum_ab weight_ab a(own, T) D b(other, T)'``, where T are the trained states and D gathers the
+    dual of each trained row by its two states. An unknown feature makes a state dissimilar to all
+    others in that feature only, so the answer moves from the prior over family and workload to the
+    measured pair as more is known.
 
     Attributes
     ----------
     mean, slope, noise, exponent : ndarray of float, shape (1,)
-        Mean of the process; the weight of the contention model; the variance of a single
-        measurement; and the exponent of a solo curve that is not known:
+        Mean of the process; the weight of the contention model; the variance of the logarithm of a
+        single measurement; and the exponent of a solo curve of which nothing is known:
         ``alone = share ** -exponent``.
+    shift, batches : ndarray of float, shape (1,)
+        See ``warped``; and the length scale of the batch size, in doublings.
+    law : ndarray of float, shape (4,)
+        The numbers of ``predictors.kernels.Law``, in its order.
     limits : ndarray of float, shape (2,)
-        Lowest and highest logarithm of a slowdown minus that of the job alone; no prediction lies
-        outside.
+        Lowest and highest difference of a measurement from the contention model, warped; that of
+        no prediction is outside.
     weights : ndarray of float, shape (5, 5)
         ``weight_ab``; rows are of the own state, columns of the co-runner.
-    scale : ndarray of float, shape (2, 4)
+    scale : ndarray of float, shape (2, 6)
         Center and scale of the columns ``DESCRIBED``; a scale of 0 leaves a column out.
-    trained : ndarray of float, shape (T, 10)
+    trained : ndarray of float, shape (T, 18)
         Measured states, as in ``FEATURES``.
     dual : ndarray of float, shape (T, T)
         D.
@@ -118,8 +141,8 @@ class Hierarchy:
     named : ndarray of float, shape (K, 2)
         Their states: the code of the workload, and its share.
     completed : ndarray of float, shape (K, K)
-        Their prediction for each pair of states, the logarithm of the slowdown minus that of the
-        job alone; NaN for measured pairs, which the process predicts better.
+        Their prediction for each pair of states, the warped logarithm of the slowdown over that of
+        the job alone; NaN for measured pairs, which the process predicts better.
     """
 
     kind: ClassVar[str] = "hierarchy"
@@ -131,6 +154,9 @@ class Hierarchy:
     slope: FloatArray
     noise: FloatArray
     exponent: FloatArray
+    shift: FloatArray
+    batches: FloatArray
+    law: FloatArray
     scale: FloatArray
     trained: FloatArray
     dual: FloatArray
@@ -140,21 +166,38 @@ class Hierarchy:
 
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state with the other; see ``Form.predict``."""
-        alike = kernels(states, self.trained, self.scale)
+        alone = log_alone(states, self.exponent[0])
+        place = self.places(states)
+        found = self.process(states, own, other)
+        for rows in _blocks(len(own)):
+            together = self._stacked(found[rows], place, own[rows], other[rows])
+            found[rows] = unwarped(together, self.shift[0]) + alone[own[rows]]
+        return np.exp(np.clip(found, -_LARGEST_LOG, _LARGEST_LOG))
+
+    def process(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the mean of the process, ``warped``; shapes are those of ``predict``."""
+        alike = self.alike(states)
         left = np.einsum("ab,ast,tu->sbu", self.weights, alike, self.dual, optimize=True)
         right = np.moveaxis(alike, 0, 1)
         wide = KERNELS * len(self.trained)
         left, right = left.reshape(-1, wide), right.reshape(-1, wide)
-        alone = log_alone(states, self.exponent[0])
         _, share = np.unique(states[:, SHARE], return_inverse=True)
-        place = self.places(states)
         found = np.empty(len(own))
         for rows in _blocks(len(own)):
-            together = _products(left, right, own[rows], other[rows], share) + self.mean[0]
-            together += self.slope[0] * contention(states, own[rows], other[rows])
-            together = self._stacked(np.clip(together, *self.limits), place, own[rows], other[rows])
-            found[rows] = together + alone[own[rows]]
-        return np.exp(np.clip(found, -_LARGEST_LOG, _LARGEST_LOG))
+            said = self.contention(states, own[rows], other[rows])
+            left_over = _products(left, right, own[rows], other[rows], share) + self.mean[0]
+            left_over += (self.slope[0] - 1) * said
+            found[rows] = said + np.clip(left_over, *self.limits)
+        return found
+
+    def alike(self, states: FloatArray) -> FloatArray:
+        """Return ``kernels`` between states and the trained ones."""
+        return kernels(states, self.trained, self.scale, self.batches[0])
+
+    def contention(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the mean function, which is 0 without contention."""
+        said = contention(states, own, other, Contention(self.law, self.exponent[0]))
+        return warped(said, self.shift[0]) - warped(np.zeros(1), self.shift[0])
 
     def places(self, states: FloatArray) -> IntArray:
         """Return the position of each state in ``named``, or -1 if it is not known by name."""
@@ -173,7 +216,7 @@ class Hierarchy:
     def _stacked(
         self, process: FloatArray, place: IntArray, own: IntArray, other: IntArray
     ) -> FloatArray:
-        """Return the logarithms of the process and of the factors, stacked."""
+        """Return the values of the process and of the factors, stacked."""
         if not self.stack[0] or not len(self.named):
             return process
         mine, theirs = place[own], place[other]
@@ -190,11 +233,14 @@ class Hierarchy:
         """
         mine, theirs = self._left(states)
         one, many = self.weights[0, 0], self.weights[1:, 1:].sum()
-        variance = self.noise[0] + (self.weights[1:, 0].sum() + one) * mine[own]
+        variance = (self.weights[1:, 0].sum() + one) * mine[own]
         variance += self.weights[0, 1:].sum() * theirs[other]
         variance += many * (1 - (1 - mine[own]) * (1 - theirs[other]))
+        if self.shift[0] != 1:
+            error = np.sqrt(variance)
+            variance = spread(self.process(states, own, other), error, self.shift[0]) ** 2
         unknown = np.isnan(states[:, ALONE]) * np.log(states[:, SHARE])
-        return np.asarray(np.sqrt(variance + (_CURVE * unknown[own]) ** 2))
+        return np.asarray(np.sqrt(variance + self.noise[0] + (_CURVE * unknown[own]) ** 2))
 
     def arrays(self) -> Arrays:
         """Return the attributes by name, without factors of weight 0."""
@@ -204,7 +250,10 @@ class Hierarchy:
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
         """Rebuild the form; see ``Form.from_arrays``."""
-        require(features == len(FEATURES), "features", f"must be {len(FEATURES)}, got {features}")
+        rule = (
+            f"must be {len(FEATURES)}, got {features}: a model of an earlier version is fitted anew"
+        )
+        require(features == len(FEATURES), "features", rule)
         require("trained" in arrays, "trained", "is required")
         trained = np.asarray(arrays["trained"], dtype=np.float64)
         fits = trained.ndim == 2 and trained.shape[0] > 0 and trained.shape[1] == features
@@ -221,12 +270,17 @@ class Hierarchy:
         for name in _NAMES:
             largest = bool((np.abs(np.nan_to_num(getattr(form, name))) <= _LARGEST).all())
             require(largest, name, f"must be within {_LARGEST:g}")
+        require(bool(0 < form.shift[0] <= 1), "shift", "must be > 0 and <= 1")
+        require(bool(form.batches[0] > 0), "batches", "must be > 0")
+        for number, (name, (least, most)) in zip(form.law.tolist(), RANGES.items(), strict=True):
+            rule = f"{name} must be from {least:g} to {most:g}"
+            require(least <= number <= most, "law", rule)
         require(bool(0 <= form.stack[0] <= 1), "stack", "must be from 0 to 1")
         return form
 
     def _left(self, states: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the unexplained part of each state's prior variance, as own and as other."""
-        alike = kernels(states, self.trained, self.scale)
+        alike = self.alike(states)
         parts = []
         for weight, inverse in zip(*self._sides, strict=True):
             kernel = np.tensordot(weight, alike, 1)
@@ -240,7 +294,7 @@ class Hierarchy:
 
         A side's kernels are those of its own effects, and its part in the joint effects.
         """
-        alike = kernels(self.trained, self.trained, self.scale)
+        alike = self.alike(self.trained)
         noise = self.noise[0] + self.weights[1:, 1:].sum()
         weights, inverses = [], []
         for axis, effects in ((1, self.weights[:, 0]), (0, self.weights[0])):
@@ -272,7 +326,7 @@ _CURVE: Final = 0.5
 """Standard deviation of the exponent of an unknown solo curve."""
 
 
-def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatArray:
+def kernels(first: FloatArray, second: FloatArray, scale: FloatArray, batches: float) -> FloatArray:
     """Return the kernels 1, f, b, w and p between states, each times that of their shares.
 
     f is 1 within a family; b falls with the distance of the batch sizes within a family; w is 1
@@ -281,9 +335,10 @@ def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatAr
 
     Parameters
     ----------
-    first, second : ndarray of float, shape (n, 10) and (m, 10)
+    first, second : ndarray of float, shape (n, 18) and (m, 18)
         States.
-    scale : ndarray of float, shape (2, 4)
+    scale : ndarray of float, shape (2, 6)
+    batches : float
         See ``Hierarchy``.
 
     Returns
@@ -308,7 +363,7 @@ def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatAr
         [
             np.ones(share.shape),
             family,
-            family * _near(sizes[0], sizes[1], _BATCHES),
+            family * _near(sizes[0], sizes[1], batches),
             workload,
             profile,
         ]
@@ -317,21 +372,100 @@ def kernels(first: FloatArray, second: FloatArray, scale: FloatArray) -> FloatAr
 
 
 def log_alone(states: FloatArray, exponent: float) -> FloatArray:
-    """Return the logarithm of the slowdown of each state alone, by its solo curve."""
-    return np.where(
-        np.isnan(states[:, ALONE]), -exponent * np.log(states[:, SHARE]), states[:, ALONE]
-    )
+    """Return the logarithm of the slowdown of each state alone, by its solo curve.
+
+    Without a curve it is a roofline if the state's activity is known, and ``share ** -exponent``
+    otherwise.
+    """
+    found, share = states[:, ALONE].copy(), states[:, SHARE]
+    left = np.isnan(found)
+    found[left] = -exponent * np.log(share[left])
+    lined = np.flatnonzero(left & described(states[:, _OF_LAW]))
+    if len(lined):
+        demand = ranges(states[lined, : len(PROFILE)]).likely
+        found[lined] = np.log(roofline(demand, _caps(share[lined])))
+    return found
 
 
-def contention(states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
-    """Return the logarithm of the analytic model's slowdown by contention; 0 if it has none."""
-    active, dram, received, share = states[:, [ACTIVE, DRAM, PCIE, SHARE]].T
+class Contention(NamedTuple):
+    """The numbers of the contention model.
+
+    Attributes
+    ----------
+    law : ndarray of float
+        The numbers of the law of MPS.
+    exponent : float
+        See ``Hierarchy``.
+    """
+
+    law: FloatArray
+    exponent: float
+
+
+def contention(
+    states: FloatArray, own: IntArray, other: IntArray, numbers: Contention
+) -> FloatArray:
+    """Return the logarithm of what the co-runner costs the job alone at its share; 0 if unknown.
+
+    It is that of the law of MPS (``predictors.kernels``) for jobs with caps, and for those without
+    if the kernels of one of them are known; otherwise that of the analytic model.
+    """
+    queued = np.asarray(~np.isnan(states[:, [LAUNCHES, KERNEL]]).all(axis=1))
+    capped = states[:, SHARE] < 1
+    by_law = np.asarray(queued[own] | queued[other] | (capped[own] & capped[other]))
+    found = np.zeros(len(own))
+    rows = np.flatnonzero(by_law)
+    if len(rows):
+        law = Law(**dict(zip(RANGES, numbers.law.tolist(), strict=True)))
+        slowdown = law_of_states(law, states[:, _OF_LAW], own[rows], other[rows])
+        alone = log_alone(states, numbers.exponent)[own[rows]]
+        found[rows] = np.nan_to_num(np.log(slowdown) - alone)
+    rows = np.flatnonzero(~by_law)
+    if len(rows):
+        found[rows] = _analytic(states, own[rows], other[rows])
+    return found
+
+
+def _analytic(states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+    active = np.where(np.isnan(states[:, ACTIVE]), states[:, UTIL], states[:, ACTIVE])
+    dram = np.where(np.isnan(states[:, DRAM]), states[:, MEM_UTIL], states[:, DRAM])
     if np.isnan(active + dram).all():
         return np.zeros(len(own))
-    cap = np.where(share == 1.0, UNCAPPED, np.rint(100 * share)).astype(np.int64)
-    demand = Demand.of(active, dram, np.nan_to_num(received), PCIE_3_X16_BYTES_S)
-    found = contended(States(demand, np.ones(len(states)), cap), own, other)
+    demand = Demand.of(active, dram, np.nan_to_num(states[:, PCIE]), PCIE_3_X16_BYTES_S)
+    found = contended(States(demand, np.ones(len(states)), _caps(states[:, SHARE])), own, other)
     return np.log(np.maximum(np.nan_to_num(found, nan=1.0), 1.0))
+
+
+def _caps(share: FloatArray) -> IntArray:
+    return np.where(share == 1.0, UNCAPPED, np.rint(100 * share)).astype(np.int64)
+
+
+def warped(logarithm: FloatArray, shift: float) -> FloatArray:
+    """Return the logarithm of the excess of a slowdown plus the shift.
+
+    What a workload suffers is a number of its own (the kernels that it launches) times a number of
+    its co-runner (how long each waits for one of its kernels): with a small shift, this product is
+    a sum. With a shift of 1, the value is the logarithm of the slowdown.
+    """
+    if shift == 1:
+        return logarithm
+    return np.asarray(np.log(np.maximum(np.expm1(logarithm), (_FLOOR - 1) * shift) + shift))
+
+
+def unwarped(value: FloatArray, shift: float) -> FloatArray:
+    """Return the logarithm of a slowdown, see ``warped``."""
+    return value if shift == 1 else np.asarray(np.log(np.exp(value) + 1 - shift))
+
+
+def spread(value: FloatArray, error: FloatArray, shift: float) -> FloatArray:
+    """Return the standard error of ``unwarped``: upwards, where it is larger than downwards."""
+    return unwarped(value + error, shift) - unwarped(value, shift)
+
+
+def steepness(value: FloatArray, shift: float) -> FloatArray:
+    """Return the derivative of ``unwarped``."""
+    excess = np.exp(value)
+    return np.asarray(excess / (excess + 1 - shift))
 
 
 def _near(first: FloatArray, second: FloatArray, length: float) -> FloatArray:

@@ -80,11 +80,11 @@ def test_the_jobs_of_an_instance_with_a_workload_that_was_never_seen(data, like)
             "name": "office",
             "cluster": {"nodes": [{"id": "n", "gpus": [gpu]}]},
             "workloads": {name: {"memory_mib": 1000}, "new": {"memory_mib": 1000}},
-            "jobs": [{"id": "x", "workload": name}, {"id": "y", "workload": "new", "gsla": 1.2}],
+            "jobs": [{"id": "x", "workload": name}, {"id": "y", "workload": "new", "gsla": 1.1}],
         }
     )
     pool = SuggestionRound.of_instance(instance, GPU)
-    assert [(job.workload, job.gsla) for job in pool.jobs] == [(name, np.inf), ("new", 1.2)]
+    assert [(job.workload, job.gsla) for job in pool.jobs] == [(name, np.inf), ("new", 1.1)]
     (found,) = suggestions(data, GPU, like, pool, 3)
     assert set(found.workloads) == {name, "new"}
     with pytest.raises(InputError, match="GPU of model"):

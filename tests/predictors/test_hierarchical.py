@@ -8,17 +8,31 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Workload
+from dovetail.instances.instance import Metrics, Workload
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import family_folds, held_out, random_folds
-from dovetail.predictors.forms.hierarchy import FEATURES, SHARE, Hierarchy
+from dovetail.predictors.forms.hierarchy import (
+    ALONE,
+    BATCH,
+    FEATURES,
+    SHARE,
+    Hierarchy,
+    steepness,
+    unwarped,
+    warped,
+)
+from dovetail.predictors.kernels import RANGES, KernelsPredictor, Law
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.rows import training_rows
 from dovetail.predictors.training import fit
+from tests.predictors.made_up_names import committed
 from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_analytic_form import COLUMNS, EXPECTED_FAILURES
+
+DEFAULT_LAW = np.array([getattr(Law(), name) for name in RANGES])
 
 ODD = {
     **EXPECTED_FAILURES,
@@ -47,13 +61,12 @@ def fitted(data):
 
 def states(*rows):
     """Return states by name of column; other columns are unknown."""
-    names = [feature.split("|")[0] for feature in FEATURES]
-    found = np.full((len(rows), len(names)), np.nan)
+    found = np.full((len(rows), len(FEATURES)), np.nan)
     found[:, SHARE] = 1.0
-    found[:, names.index("log_alone")] = 0.0
+    found[:, ALONE] = 0.0
     for k, row in enumerate(rows):
         for name, value in row.items():
-            found[k, names.index(name)] = value
+            found[k, FEATURES.index(name)] = value
     return found
 
 
@@ -69,7 +82,10 @@ def by_hand():
         slope=np.array([1.0]),
         noise=np.array([0.01]),
         exponent=np.array([1.0]),
-        scale=np.zeros((2, 4)),
+        shift=np.array([1.0]),
+        batches=np.array([2.0]),
+        law=DEFAULT_LAW,
+        scale=np.zeros((2, 6)),
         trained=trained,
         dual=np.array([[0.0, 2.0], [0.0, 0.0]]),
     )
@@ -106,6 +122,96 @@ def test_no_answer_lies_outside_the_observed_range_of_the_solo_curve():
     half = states({"family": 0, "workload": 0, "log_alone": np.log(4.0)})
     asked = np.vstack([half, form.trained])
     assert held.predict(asked, np.array([0]), np.array([2])) == pytest.approx(4 * np.exp(0.3))
+
+
+def test_what_a_shift_does_to_the_target():
+    logarithm = np.array([-0.05, 0.0, 0.1, 1.0, 3.0])
+    for shift in (1.0, 0.3, 0.1):
+        value = warped(logarithm, shift)
+        assert unwarped(value, shift) == pytest.approx(logarithm)
+        step = (unwarped(value + 1e-6, shift) - unwarped(value - 1e-6, shift)) / 2e-6
+        assert steepness(value, shift) == pytest.approx(step)
+    # Twice the excess is the same step from any slowdown that is not near 1.
+    two, three, five = warped(np.log([2.0, 3.0, 5.0]), 0.01)
+    assert three - two == pytest.approx(five - three, abs=0.01)
+    assert np.isfinite(warped(np.array([-700.0]), 0.1)).all()
+
+
+def test_a_shifted_target_multiplies_the_excess_and_is_surer_of_a_small_one():
+    form = replace(by_hand(), shift=np.array([0.1]), mean=np.zeros(1), limits=np.array([-9.0, 9.0]))
+    own, other = np.array([0]), np.array([1])
+    pair = form.predict(form.trained, own, other)
+    # Without contention the excess and the shift are exp(0) * exp(2 * 0.18) and 0.1.
+    assert pair == pytest.approx(1 - 0.1 + np.exp(0.36))
+    slight = replace(form, mean=np.array([-3.0]))
+    errors = [one.standard_error(form.trained, own, other)[0] for one in (slight, form)]
+    assert errors[0] < errors[1]
+
+
+def by_law(form, law):
+    """Return the slowdown of a job of short kernels next to one of long ones, and the law's."""
+    short = Metrics(sm_active=0.5, graphics_active=0.8, dram_active=0.2, kernels_s=30_000.0)
+    long = Metrics(sm_active=0.9, graphics_active=1.0, dram_active=0.7, kernels_s=3_000.0)
+    jobs = {
+        name: Workload(memory_mib=1, metrics=metrics)
+        for name, metrics in (("short", short), ("long", long))
+    }
+    found = []
+    for cap in (0, 50):
+        asked = Features(FEATURES).states(jobs, np.arange(2), np.array([cap, cap]))
+        own, other = np.array([0, 1]), np.array([1, 0])
+        said = KernelsPredictor(law).predict(jobs, np.array([[0, 1]]), np.array([[cap, cap]]))
+        found.append((form.predict(asked, own, other), said.slowdown[0]))
+    return found
+
+
+@pytest.mark.parametrize("shift", [1.0, 0.1])
+def test_the_law_of_mps_is_the_mean_where_nothing_was_measured(shift):
+    law = Law(wait=0.8, bandwidth=0.6)
+    numbers = np.array([getattr(law, name) for name in RANGES])
+    form = replace(by_hand(), law=numbers, shift=np.array([shift]))
+    form = replace(form, dual=np.zeros((2, 2)), mean=warped(np.zeros(1), shift))
+    for said, expected in by_law(replace(form, limits=np.array([-9.0, 9.0])), law):
+        assert said == pytest.approx(expected)
+        assert said[0] > 1.4
+
+
+def test_few_pairs_correct_the_law():
+    """On our H200, pairs hidden in fifths: the law, fitted to the other pairs, and corrected."""
+    data = read_dataset("library:h200-2026-11")
+    found = {}
+    # In logarithms without caps, where a single pair of the largest slowdowns decides otherwise.
+    for capped in (False, True):
+        some = tuple(m for m in data.measurements if (m.share is not None) == capped)
+        _, rows = training_rows(data.replace(measurements=some), SPEC.features, partial=True)
+        held = held_out(SPEC, rows, random_folds(rows))
+        truth = rows.slowdown[held.row]
+        log, said = np.log(truth), np.log(held.slowdown)
+        off = np.square(said - log).sum() / np.square(log - log.mean()).sum()
+        found[capped] = 1 - off, np.abs(held.slowdown - truth).mean()
+    assert found[False][0] > 0.95
+    assert found[True][1] < 0.12
+
+
+def test_the_target_is_chosen_by_folds():
+    # Excesses are products: with a small shift they are sums.
+    _, rows = training_rows(committed(), SPEC.features, partial=True)
+    assert Hierarchical().fit(rows.table, rows.slowdown).process_.shift[0] < 1
+
+
+def test_the_length_scale_of_batch_sizes_is_learnt():
+    """Of three workloads at each of eight batch sizes, next to three others."""
+    mine = states(
+        *({"family": 0, "log_batch": k // 3, "workload": k} for k in range(24)),
+        *({"family": 1 + k, "workload": 24 + k} for k in range(3)),
+    )
+    own, other = (end.ravel() for end in np.meshgrid(np.arange(24), np.arange(24, 27)))
+    table, size = np.hstack([mine[own], mine[other]]), mine[own, BATCH]
+    chosen = [
+        Hierarchical().fit(table, 1.5 + 0.4 * cost).process_.batches[0]
+        for cost in (size % 2, size / 7)
+    ]
+    assert chosen[0] < 2 < chosen[1]
 
 
 def test_the_form_says_what_the_estimator_says_row_by_row_and_as_a_grid():
@@ -159,7 +265,7 @@ def test_more_pairs_than_are_taken():
 
 
 def test_columns_have_a_meaning_each():
-    with pytest.raises(ValueError, match="X must have 20 columns, got 2"):
+    with pytest.raises(ValueError, match="X must have 36 columns, got 2"):
         Hierarchical().fit(np.ones((3, 2)), np.ones(3))
 
 
@@ -298,11 +404,14 @@ def test_no_answer_at_a_kind_of_split_that_was_not_measured(measured, others):
         ("mean", np.array([1e16]), r"mean: must be within 1e\+15"),
         ("weights", np.zeros((2, 2)), "weights: must have shape"),
         ("weights", np.full((5, 5), -1.0), "weights: must be >= 0"),
-        ("scale", np.full((2, 4), -1.0), "scale: must be >= 0"),
+        ("scale", np.full((2, 6), -1.0), "scale: must be >= 0"),
+        ("shift", np.zeros(1), "shift: must be > 0 and <= 1"),
+        ("batches", np.zeros(1), "batches: must be > 0"),
+        ("law", np.zeros(4), "law: wait must be from 0.2 to 3"),
         ("dual", np.zeros((1, 1)), "dual: must have shape"),
         ("trained", np.zeros((2, 3)), "trained: must be states"),
-        ("trained", np.zeros((2, 10)), r"trained: shares must be in \(0, 1\]"),
-        ("trained", np.full((2, 10), np.inf), "trained: must not be infinite"),
+        ("trained", np.zeros((2, 18)), r"trained: shares must be in \(0, 1\]"),
+        ("trained", np.full((2, 18), np.inf), "trained: must not be infinite"),
     ],
 )
 def test_arrays_that_are_no_process(name, value, rule):
