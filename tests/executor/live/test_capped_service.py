@@ -92,7 +92,10 @@ def test_real_processes_wait_for_proven_shares_and_then_run_at_them(tmp_path):
         import time
         from dovetail_progress import step
         while True:
-            time.sleep(0.02)
+            until = time.process_time() + 0.008
+            while time.process_time() < until:
+                pass
+            time.sleep(0.012)
             step()
     """)
     with cleared(tmp_path), gathering_in(tmp_path, cores(tmp_path), watching=QUICK) as service:
