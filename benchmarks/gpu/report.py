@@ -1,82 +1,119 @@
-"""Report the findings of a campaign: tables and a fitted model from its folder.
+"""Report what was measured on a GPU: tables and a fitted model.
 
-    python benchmarks/gpu/report.py OUT [--to DIR] [--models NAME,...]
+    python benchmarks/gpu/report.py RESULTS [--to DIR] [--models NAME,...] [--alone]
 
-Reads the output folder of ``dovetail measure``, finished or not, and writes ``report.md`` and
-``model.dovetail`` into DIR (default: OUT/report). Needs the extra ``train``.
+RESULTS is the output folder of ``dovetail measure``, finished or not, or any data set, such as
+``library:h200-2026-11``. A folder's pairs are seen together with those of that data set where the
+GPU model is the same. Writes ``report.md`` and ``model.dovetail`` into DIR (default:
+RESULTS/report). Needs the extra ``train``.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import batch
+import caps
 import chosen_splits
 from rich.console import Console
+from slice import KNOWN
 
 from dovetail.executor.gpus.splits import read_splits
-from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.datasets import DataSet, Measurement, read_dataset
+from dovetail.instances.datasets.repository import REPOSITORY
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.raw_files import write_text
+from dovetail.instances.instance import SharingMode
 from dovetail.measuring.ledger import Contents, read_ledger
 from dovetail.measuring.noise import noise
 from dovetail.measuring.summary import Summary, summary
 from dovetail.measuring.tables import campaign_view
 from dovetail.papers.studies.evaluation import NotApplicable, Trial, evaluate, evaluation
-from dovetail.predictors.estimators.registry import AUTO, model_names
 from dovetail.predictors.model_file import save_model
 from dovetail.predictors.training import fit
 
-CHOOSING: Final = ("sm_allocation", AUTO)
-"""The models whose choices of splits are evaluated: the paper's, and the default."""
+MODELS: Final = ("kernels", "hierarchical", "constant")
+CHOOSING: Final = ("sm_allocation", "hierarchical")
+"""The models whose choices of splits are evaluated: the paper's, and ours."""
+
+MODES: Final[tuple[SharingMode, ...]] = ("mps", "time_sliced")
 
 WIDTH: Final = 100
 
 Lines = Iterator[str]
+Cap = int | str | None
 
 
 def main(arguments: Sequence[str] | None = None) -> str | None:
     """Write the report; return in one line why there is none."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("results", metavar="RESULTS")
     parser.add_argument("--to", type=Path, metavar="DIR")
     parser.add_argument(
-        "--models",
-        type=lambda text: text.split(","),
-        default=[*model_names(), AUTO],
-        metavar="NAME,...",
+        "--models", type=lambda text: text.split(","), default=MODELS, metavar="NAME,..."
     )
+    parser.add_argument("--alone", action="store_true", help=f"without the pairs of {KNOWN}")
     given = parser.parse_args(arguments)
-    to = given.to or given.out / "report"
+    folder = None if given.results.startswith("library:") else Path(given.results)
+    to = given.to or (folder or Path()) / "report"
     try:
-        contents = read_ledger(given.out)
+        contents = read_ledger(folder) if folder and (folder / REPOSITORY).exists() else None
+        data = read_dataset(given.results)
     except DovetailError as error:
         return f"report.py: {error}"
+    gpu_model = contents.machine.gpu_model if contents else data.gpu_models[0]
+    if contents and not given.alone:
+        data = joined(data, read_dataset(KNOWN))
     to.mkdir(parents=True, exist_ok=True)
-    write_text(to / "report.md", "\n".join(report(contents, given.out, to, given.models)) + "\n")
+    with (to / "report.md").open("w", encoding="utf-8") as written:
+        for line in report(contents, folder, _of_gpu_model(data, gpu_model), to, given.models):
+            print(line, file=written, flush=True)
     print(to / "report.md")
     return None
 
 
-def report(contents: Contents, out: Path, to: Path, models: Sequence[str]) -> Lines:
+def joined(data: DataSet, known: DataSet) -> DataSet:
+    """Return a data set and the pairs of another, with profiles of workloads that it lacks."""
+    profiled = {(one.gpu_model, one.workload) for one in data.profiles}
+    more = [one for one in known.profiles if (one.gpu_model, one.workload) not in profiled]
+    return data.replace(
+        profiles=(*data.profiles, *more), measurements=(*known.measurements, *data.measurements)
+    )
+
+
+def report(
+    contents: Contents | None, folder: Path | None, data: DataSet, to: Path, models: Sequence[str]
+) -> Lines:
     """Yield the report in Markdown."""
-    found, data = summary(contents), _of_gpu_model(out, contents.machine.gpu_model)
-    yield from ("# A campaign", "", "What `dovetail measure` prints:", "", "```text")
-    yield from _printed(found)
-    yield from ("```", "")
-    yield from shares(out)
-    yield from pairs(found)
-    trials: dict[str, Trial] = {}
-    if any(not one.failed for one in data.measurements):
-        trials = yield from predictors(contents, data, models)
-    yield from splits(data, trials)
-    yield from model(data, models, to)
+    yield from ("# What was measured", "")
+    if contents and folder:
+        yield from ("What `dovetail measure` prints:", "", "```text")
+        yield from _printed(summary(contents))
+        yield from ("```", "")
+        yield from shares(folder)
+    yield from pairs(data)
+    yield from capped(data)
+    if folder and (folder / "batch.json").exists():
+        done = json.loads((folder / "batch.json").read_text(encoding="utf-8"))
+        yield from ("## A batch of jobs", "", *batch.lines(done), "")
+    for mode in MODES:
+        part = data.in_mode(mode)
+        for name, one in _parts(part):
+            yield from predictors(name, one, models)
+    if contents:
+        yield from _floor(contents, data)
+    mps = data.in_mode("mps")
+    yield from splits(mps, models)
+    yield from model(mps, models, to)
 
 
 def _printed(found: Summary) -> Lines:
@@ -98,46 +135,83 @@ def shares(out: Path) -> Lines:
     yield from _table(("share", "SMs seen", "products", "cuBLAS"), rows)
 
 
-def pairs(found: Summary) -> Lines:
-    """Yield the table of the slowdowns of all pairs."""
+def pairs(data: DataSet) -> Lines:
+    """Yield the slowdowns of all pairs and triples in all ways to share, as means over repeats."""
+    cells: dict[tuple[str, ...], dict[str, list[tuple[float, ...]]]] = {}
+    for one in data.measurements:
+        if one.slowdown is None:
+            continue
+        each = sorted(
+            zip(one.workloads, one.shares, one.slowdown, strict=True),
+            key=lambda end: (end[0], _order(end[1])),
+        )
+        names, caps, slow = zip(*each, strict=True)
+        how = "time-sliced" if one.mode == "time_sliced" else f"MPS, {_split(caps)}"
+        cells.setdefault(names, {}).setdefault(how, []).append(slow)
     yield from ("## Pairs", "")
-    if not found.together:
+    if not cells:
         yield from ("No pairs yet.", "")
         return
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for one in found.together:
-        (a, b), way = one.workloads, _split(one.shares)
-        names = "time-sliced" if one.mode == "time-sliced" else f"MPS, {way}"
-        how = f"{names}, one preferred" if any(one.first) else names
-        slow_a, slow_b = one.slowdown
-        cells.setdefault((a, b), {})[how] = f"{slow_a:.2f} / {slow_b:.2f}"
-    yield from ("Slowdowns, in the order of the pair's workloads.", "")
-    ways = list(dict.fromkeys(how for at in cells.values() for how in at))
-    rows = [(" + ".join(pair), *(at.get(how, "") for how in ways)) for pair, at in cells.items()]
-    yield from _table(("pair", *ways), rows)
+    for size in sorted({len(names) for names in cells}):
+        ways = sorted({how for names, at in cells.items() if len(names) == size for how in at})
+        rows = [
+            (" + ".join(names), *(_slowdowns(at.get(how)) for how in ways))
+            for names, at in sorted(cells.items())
+            if len(names) == size
+        ]
+        yield from ("Slowdowns, in the order of the workloads.", "")
+        yield from _table(("pair" if size == 2 else "together", *ways), rows)
 
 
-def predictors(contents: Contents, data: DataSet, models: Sequence[str]) -> Iterator[str]:
-    """Yield how well models predict, and return their held-out predictions by name."""
-    trials: dict[str, Trial] = {}
+def _slowdowns(repeats: Sequence[tuple[float, ...]] | None) -> str:
+    return " / ".join(f"{fmean(of):.2f}" for of in zip(*repeats, strict=True)) if repeats else ""
+
+
+def capped(data: DataSet) -> Lines:
+    """Yield caps against no caps, over the pairs measured both ways."""
+    both = caps.pairs_of(data.in_mode("mps"))
+    if not any(pair.none.measured and pair.half.measured for pair in both):
+        return
+    yield from ("## Halves against no caps", "")
+    rows = [(name, *(f"{one:.2f}" for one in of)) for name, of in caps.means(both).items()]
+    yield from _table(("", "no caps", "50/50", "the better for each pair"), rows)
+
+
+def _parts(data: DataSet) -> Iterator[tuple[str, DataSet]]:
+    """Yield the pairs of each mode and split, and all pairs of the mode."""
+    found: dict[str, list[Measurement]] = {}
+    for one in data.measurements:
+        if len(one.workloads) == 2 and one.slowdown is not None:
+            way = "time-sliced" if one.mode == "time_sliced" else f"MPS, {_split(one.shares, True)}"
+            found.setdefault(way, []).append(one)
+    for way, measured in sorted(found.items()):
+        yield way, data.replace(measurements=tuple(measured))
+    if len(found) > 1:
+        every = tuple(one for measured in found.values() for one in measured)
+        yield "MPS, all splits", data.replace(measurements=every)
+
+
+def predictors(way: str, data: DataSet, models: Sequence[str]) -> Lines:
+    """Yield how well models predict pairs that they have not seen, of one way to share."""
+    yield from (f"## Predictors: {way} ({len(data.measurements)} measurements)", "")
     rows, reasons = [], []
-    yield from ("## Predictors", "")
     try:
-        evaluated = tuple(evaluate(data, models, ("family", "random")))
+        evaluated = tuple(evaluate(data, models, ("random", "workload")))
     except DovetailError as error:
         yield from (f"None was evaluated: {error}", "")
-        return trials
+        return
     for found in evaluated:
         if isinstance(found, NotApplicable):
             reasons.append(f"- {found.model}, {found.setting}: {found.reason}")
-            continue
-        if found.setting == "family":
-            trials[found.model] = found
-        rows.append(_error_row(found))
-    yield "Held-out slowdowns under MPS: with all data of one workload (its family) left out, and"
-    yield from ("with single pairs of known workloads left out.", "")
+        else:
+            rows.append(_error_row(found))
     head = ("model", "left out", "mean error", "SMAPE", "bias", "too low by > 0.1", "r2")
     yield from _table(head, rows)
+    yield from (*reasons, "")
+
+
+def _floor(contents: Contents, data: DataSet) -> Lines:
+    """Yield the error that noise alone makes."""
     together = [one for one in contents.results if len(one.workloads) == 2 and one.mode == "mps"]
     if (scatter := noise(together)) is not None:
         mean = fmean(side for one in data.measurements for side in one.slowdown or ())
@@ -145,16 +219,21 @@ def predictors(contents: Contents, data: DataSet, models: Sequence[str]) -> Iter
         floor = math.sqrt(2 / math.pi) * scatter.pooled
         yield f"Noise of {scatter.pooled:.2%} alone makes a mean error of {floor * mean:.3f}"
         yield f"against single windows: no model can do better (mean slowdown {mean:.2f})."
-    yield from (*reasons, "")
-    return trials
+        yield ""
 
 
-def splits(data: DataSet, trials: Mapping[str, Trial]) -> Lines:
+def splits(data: DataSet, models: Sequence[str]) -> Lines:
     """Yield the throughput per watt of the chosen, the equal and the best splits."""
     yield from ("## Throughput per watt of the chosen split", "")
     if all(found.power_w is None for found in data.measurements):
         yield from ("No power was measured of pairs, so there is nothing to choose by.", "")
         return
+    asked = [name for name in CHOOSING if name in models]
+    trials = {
+        found.model: found
+        for found in evaluate(data, asked, ("family",))
+        if not isinstance(found, NotApplicable)
+    }
     rows, first = [], None
     for name in CHOOSING:
         for by_throughput in (True, False):
@@ -203,7 +282,7 @@ def splits(data: DataSet, trials: Mapping[str, Trial]) -> Lines:
 def model(data: DataSet, models: Sequence[str], to: Path) -> Lines:
     """Fit the default model on everything, save it, and yield its held-out errors."""
     yield from ("## Model", "")
-    name = AUTO if AUTO in models else models[-1]
+    name = next((one for one in CHOOSING[::-1] if one in models), models[-1])
     try:
         predictor = fit(data, name)
     except DovetailError as error:
@@ -216,21 +295,17 @@ def model(data: DataSet, models: Sequence[str], to: Path) -> Lines:
         yield f"- {left_out}: {', '.join(f'{k} {value:.3f}' for k, value in errors.items())}"
 
 
-def _of_gpu_model(out: Path, gpu_model: str) -> DataSet:
-    """Return the part of a folder's data set that was measured on one GPU model under MPS."""
-    try:
-        data = read_dataset(out)
-    except DovetailError:
-        return DataSet(name=out.name)
+def _of_gpu_model(data: DataSet, gpu_model: str) -> DataSet:
+    """Return the part of a data set that was measured on one GPU model."""
     return data.replace(
         profiles=tuple(one for one in data.profiles if one.gpu_model == gpu_model),
         measurements=tuple(one for one in data.measurements if one.gpu_model == gpu_model),
-    ).in_mode("mps")
+    )
 
 
 def _error_row(found: Trial) -> tuple[str, ...]:
     one = evaluation(found, 0.9)
-    left_out = {"family": f"a workload ({one.folds})", "random": "pairs"}[found.setting]
+    left_out = {"workload": f"a workload ({one.folds})", "random": "pairs"}[found.setting]
     error = one.accuracy
     r2 = "" if error.r2 is None else f"{error.r2:.2f}"
     return (
@@ -255,10 +330,16 @@ def _choice_row(
     )
 
 
-def _split(caps: chosen_splits.Caps) -> str:
-    if set(caps) == {None}:
-        return "no shares"
-    return "/".join("-" if cap is None else str(cap) for cap in caps)
+def _split(shares: Sequence[Cap], in_order: bool = False) -> str:
+    """Return shares as text; ``in_order``: the smaller first, whoever has it."""
+    if set(shares) == {None}:
+        return "no caps"
+    ordered = sorted(shares, key=_order) if in_order else shares
+    return "/".join("-" if share is None else str(share) for share in ordered)
+
+
+def _order(share: Cap) -> int:
+    return share if isinstance(share, int) else 101
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Do the next slice of the first campaign on this machine's GPU; call it again to go on.
+# Measure what is worth most on this machine's GPU for some minutes; call it again to go on.
 #
-#     benchmarks/gpu/run.sh OUT [--cpu] [--minutes 9]
+#     benchmarks/gpu/run.sh [RESULTS] [--minutes 9] [--archive FILE] [--measure-all] [--dry-run]
 #
 # Everything is in README.md next to this file. PYTHON names a Python with PyTorch (default:
 # python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
-# are unpacked next to themselves and nothing of the environment is changed.
+# are unpacked next to themselves, into an environment that also sees all of that Python's packages;
+# nothing else on the machine is changed.
 set -euo pipefail
 
 # Where container runtimes and hosts of containers put the driver; the control program of MPS is
@@ -23,17 +24,24 @@ installed=$here/wheels/installed
 # Of pytest's plugins that happen to be installed, none has a say.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 
-complete() { "$python" -c 'import dovetail.cli.main, pydantic, pytest, rich, yaml, pynvml' 2>/dev/null; }
+complete() { "$1" -c 'import dovetail.cli.main, pydantic, pytest, rich, yaml, pynvml' 2>/dev/null; }
 
-if ! complete; then
-  export PYTHONPATH=$installed${PYTHONPATH:+:$PYTHONPATH}
-  if ! complete; then
+if ! complete "$python"; then
+  bare=$python python=$installed/bin/python
+  if ! complete "$python"; then
     if ! ls "$here"/wheels/*.whl >/dev/null 2>&1; then
-      echo "run.sh: $python has no Dovetail or no pytest, and wheels/ is empty: run wheels.sh first" >&2
+      echo "run.sh: $bare has no Dovetail or no pytest, and wheels/ is empty: run wheels.sh first" >&2
       exit 2
     fi
     rm -rf "$installed"
-    "$python" -m pip install --quiet --no-index --no-deps --target "$installed" "$here"/wheels/*.whl
+    "$bare" -m venv --without-pip "$installed"
+    packages=$("$python" -c 'import site; print(site.getsitepackages()[0])')
+    "$bare" -m pip install --quiet --no-index --no-deps --target "$packages" "$here"/wheels/*.whl
+    # A .pth file, since children of Dovetail get no PYTHONPATH.
+    "$bare" -c 'import sys
+for path in sys.path[1:]:
+    if path.endswith("-packages"):
+        print(f"import site; site.addsitedir({path!r})")' >"$packages/bare.pth"
   fi
 fi
 exec "$python" "$here/slice.py" "$@"

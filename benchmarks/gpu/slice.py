@@ -8,26 +8,38 @@ steps that are done; a later slice continues from there, also on another machine
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tarfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from itertools import combinations_with_replacement, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.nvml import Nvml
+from dovetail.executor.simulation.worlds import world_of
+from dovetail.instances.datasets import read_dataset
 from dovetail.instances.errors import DovetailError
 
 HERE: Final = Path(__file__).resolve().parent
 SUITE: Final = HERE.parents[1] / "tests" / "gpu"
 DOVETAIL: Final = (sys.executable, "-m", "dovetail")
 PYTEST: Final = (sys.executable, "-m", "pytest", "-q")
+
+KEEP_S: Final = 20.0
+"""Seconds between two archives."""
 
 RESERVE_S: Final = 20.0
 """Seconds of a slice that are reserved for stopping cleanly."""
@@ -43,18 +55,23 @@ DONE: Final = "everything is done"
 TRIES: Final = 2
 """How often a failing step is tried, in different slices."""
 
-FIRST_SHARES: Final = "50,10,90,100"
-"""The shares of the campaign: halves, a split reported to compute correctly, and the whole."""
+SHARES: Final = "50,10,90,33,25,75"
+"""The shares of the campaign."""
 
-MORE_SHARES: Final = "25,75,30,70"
-LAST_SHARES: Final = "5,95,20,80,40,60"
+KNOWN: Final = "library:h200-2026-11"
+"""What was measured before, on its GPU model."""
 
-FIRST_TESTS: Final = ("test_programs.py", "test_clients.py", "test_shares.py::test_shares")
-"""Whether MPS starts, its answers with 0, 1 and 2 clients, and the SMs of shares."""
-
-CORE: Final = 8
-ALL_BUT_EXTRAS: Final = 15
-"""Numbers of stages of ``first.yaml``: the core, and all up to the extras."""
+PARTS: Final = (
+    ("kernels and solos", 1, 115.0),
+    ("solos under caps", 4, 125.0),
+    ("pairs without caps and at halves", 6, 75.0),
+    ("pairs at 10/90", 7, 215.0),
+    ("time-sliced", 9, 150.0),
+    ("25/75", 12, 160.0),
+    ("three jobs", 13, 90.0),
+    ("repeats", 16, 100.0),
+)
+"""Parts of ``first.yaml``: name, number of its stages so far, and estimated seconds."""
 
 _WITHIN: Final = ("--minutes", "{minutes}")
 
@@ -68,8 +85,11 @@ class Step(NamedTuple):
         Its name in the log.
     command : tuple of str
         ``{minutes}`` in it is replaced by the minutes left in the slice.
+    usual_s : float
+        Estimate of its seconds.
     least_s : float
-        If fewer seconds are left, the step is left to the next slice.
+        If fewer seconds are left, a later step may have them; by default ``usual_s``. Less for
+        steps that go on in the next slice.
     output : str
         File of the output folder for its standard output; the log by default.
     most_s : float
@@ -82,57 +102,163 @@ class Step(NamedTuple):
 
     name: str
     command: tuple[str, ...]
-    least_s: float
+    usual_s: float
+    least_s: float | None = None
     output: str = ""
     most_s: float = math.inf
     good: tuple[int, ...] = (0,)
     unfinished: tuple[int, ...] = ()
 
+    @property
+    def needs_s(self) -> float:
+        """Seconds with which it is begun."""
+        return self.usual_s if self.least_s is None else self.least_s
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run steps until none is left (0) or the time is up (3)."""
     parser = argparse.ArgumentParser(prog="run.sh", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder of results, gone on with")
-    parser.add_argument("--cpu", action="store_true", help="a dry run: this processor, tiny sizes")
+    parser.add_argument(
+        "out",
+        nargs="?",
+        type=Path,
+        default=Path("results"),
+        metavar="RESULTS",
+        help="folder of results, gone on with (default: results)",
+    )
     parser.add_argument("--minutes", type=float, default=9.0, help="of this slice (default: 9)")
+    parser.add_argument(
+        "--archive",
+        type=Path,
+        metavar="FILE",
+        help="archive of the folder, renewed every 20 s, from which a missing folder is unpacked "
+        "(default: RESULTS.tgz)",
+    )
+    parser.add_argument(
+        "--measure-all", action="store_true", help=f"also the pairs that {KNOWN} has"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="no GPU: the same steps with made-up slowdowns"
+    )
     given = parser.parse_args(arguments)
     out = given.out.resolve()
-    if not given.cpu and (lack := no_gpu()):
-        print(f"run.sh: nothing can be measured: {lack} (--cpu: a dry run)", file=sys.stderr)
+    if not given.dry_run and (lack := no_gpu()):
+        print(f"run.sh: nothing can be measured: {lack} (--dry-run needs none)", file=sys.stderr)
         return 2
-    if lack := no_pytorch(workers_python()):
+    if not given.dry_run and (lack := no_pytorch(workers_python())):
         text = f"{lack}: name a Python that has it with DOVETAIL_TORCH_PYTHON"
         print(f"run.sh: nothing can be measured: {text}", file=sys.stderr)
         return 2
+    ends_at = time.monotonic() + 60 * given.minutes - RESERVE_S
+    archive = (given.archive or out.with_name(f"{out.name}.tgz")).resolve()
+    if archive.exists() and not out.exists():
+        unpack(archive, out)
     out.mkdir(parents=True, exist_ok=True)
-    steps = cpu_steps(out) if given.cpu else gpu_steps(out)
-    return Slice(out, time.monotonic() + 60 * given.minutes - RESERVE_S).carry_out(list(steps))
+    known = () if given.measure_all else ("--known", KNOWN)
+    steps = dry_steps(out, known) if given.dry_run else gpu_steps(out, known)
+    with kept(out, archive):
+        return Slice(out, ends_at).carry_out(list(steps))
 
 
-def gpu_steps(out: Path) -> Iterator[Step]:
+def gpu_steps(out: Path, known: Sequence[str]) -> Iterator[Step]:
     """Yield the steps on a GPU, the most valuable first and those that may break it last."""
-    doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--python", workers_python())
-    gate = (*doctor, "--splits", "--shares")
-    campaign = partial(_measuring, out, HERE / "first.yaml")
-    yield Step("doctor", (*doctor, "--json"), 15, "doctor.json", most_s=90, good=(0, 1, 3))
-    yield _testing(out, "first checks", *(str(SUITE / one) for one in FIRST_TESTS), most_s=180)
-    yield Step("first shares", (*gate, FIRST_SHARES), 60, most_s=240, good=(0, 3))
-    yield campaign("core", "--stages", str(CORE))
+    python = ("--python", workers_python())
+    doctor = (*DOVETAIL, "doctor", "--directory", str(out), *python)
+    yield Step("doctor", (*doctor, "--json"), 15, output="doctor.json", most_s=90, good=(0, 1, 3))
+    gate = (*doctor, "--splits", "--shares", SHARES)
+    yield Step("shares", gate, 45, most_s=240, good=(0, 3))
+    for name, stages, usual_s in PARTS:
+        more = ("--stages", str(stages), "--directory", str(out), *python, *known)
+        yield _measuring(out, HERE / "first.yaml", name, usual_s, 30, *more)
+    batch = (sys.executable, str(HERE / "batch.py"), str(out))
+    yield Step("batch", batch, 300, 150, most_s=420)
     yield _testing(out, "harmless checks", *_WITHIN, str(SUITE), most_s=240)
-    yield campaign("unequal splits and repeats", "--stages", str(ALL_BUT_EXTRAS))
-    # From here on it is as time allows.
-    yield Step("more shares", (*gate, MORE_SHARES), 50, most_s=150, good=(0, 3))
     yield _testing(out, "faults", "-m", "", *_WITHIN, str(SUITE), most_s=300)
-    yield campaign("repeats without MPS")
-    yield Step("last shares", (*gate, LAST_SHARES), 60, most_s=200, good=(0, 3))
-    yield Step("SMs of every share", (*doctor, "--sms"), 40, most_s=90, good=(0, 3))
 
 
-def cpu_steps(out: Path) -> Iterator[Step]:
-    """Yield the steps of a dry run without a GPU."""
-    doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--python", workers_python())
-    yield Step("doctor", (*doctor, "--json"), 5, "doctor.json", good=(0, 1, 3))
-    yield _measuring(out, HERE / "tiny.yaml", "campaign", "--device", "cpu", least_s=5)
+def dry_steps(out: Path, known: Sequence[str]) -> Iterator[Step]:
+    """Yield the same steps for a machine without a GPU; what they measure is made up."""
+    truth, campaign = out / "made-up.yaml", out / "first.yaml"
+    truth.write_text(made_up(), encoding="utf-8")
+    short = "windows: {settle_s: 0, least_s: 0.1, most_s: 0.1}"
+    text = (HERE / "first.yaml").read_text(encoding="utf-8")
+    campaign.write_text(re.sub("^windows: .*", short, text, flags=re.M), encoding="utf-8")
+    doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--json")
+    yield Step("doctor", doctor, 5, output="doctor.json", good=(0, 1, 3))
+    for name, stages, _ in PARTS:
+        more = ("--stages", str(stages), "--device", f"simulated:{truth}", *known)
+        yield _measuring(out, campaign, name, 5, 5, *more)
+    pool = ("--pool", "cpu:devices=1,shares=none", "--seconds", "1")
+    yield Step("batch", (sys.executable, str(HERE / "batch.py"), str(out), *pool), 30)
+
+
+def made_up() -> str:
+    """Return an instance of one H200 with slowdowns that are made up."""
+    world = world_of(read_dataset(KNOWN), 1, 1).to_data()
+    names = sorted(world["workloads"])
+    splits = [(None, None), (50, 50), (33, 33), (10, 90), (25, 75)]
+    pairs = {
+        frozenset(zip(pair, caps, strict=True)): (pair, caps)
+        for pair in product(names, repeat=2)
+        for caps in splits
+    }
+    groups = [
+        *pairs.values(),
+        *((three, (33, 33, 33)) for three in combinations_with_replacement(names, 3)),
+    ]
+    world["cluster"] |= {"shares": [10, 25, 33, 50, 75, 90], "max_jobs_per_gpu": 3}
+    world["slowdowns"] = [
+        {
+            ("pair" if len(group) == 2 else "set"): group,
+            "share": caps,
+            "slowdown": [
+                1 + (sum(map(len, group)) - len(name)) / (cap or 60)
+                for name, cap in zip(group, caps, strict=True)
+            ],
+        }
+        for group, caps in groups
+    ]
+    return json.dumps(world)
+
+
+@contextmanager
+def kept(out: Path, archive: Path) -> Iterator[None]:
+    """Keep an archive of a folder that is renewed every 20 s, and once more at the end."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(KEEP_S):
+            pack(out, archive)
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        renewing.join()
+        pack(out, archive)
+
+
+def pack(out: Path, archive: Path) -> None:
+    """Archive the files of a folder; databases as they are between two transactions."""
+    part = archive.with_name(f"{archive.name}.part")
+    with TemporaryDirectory() as folder, tarfile.open(part, "w:gz") as tar:
+        for path in sorted(one for one in out.iterdir() if one.is_file()):
+            if path.suffix == ".db":
+                copy = Path(folder) / path.name
+                with closing(sqlite3.connect(path)) as now, closing(sqlite3.connect(copy)) as then:
+                    now.backup(then)
+                tar.add(copy, path.name)
+            elif not path.name.endswith(("-wal", "-shm")):
+                tar.add(path, path.name)
+    os.replace(part, archive)
+
+
+def unpack(archive: Path, out: Path) -> None:
+    """Unpack what ``pack`` has kept."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(out, filter="data")
 
 
 def no_gpu() -> str | None:
@@ -154,19 +280,20 @@ def no_pytorch(python: str) -> str | None:
     return f"{python} has no PyTorch" if lacks else None
 
 
-def _measuring(out: Path, campaign: Path, name: str, *more: str, least_s: float = 30) -> Step:
-    options = (
-        *("--output", str(out), "--directory", str(out), "--python", workers_python()),
-        *("--verbose", *_WITHIN, *more),
-    )
+def _measuring(
+    out: Path, campaign: Path, name: str, usual_s: float, least_s: float, *more: str
+) -> Step:
+    """Return a part of the campaign, which can be stopped after each experiment."""
+    options = ("--output", str(out), "--verbose", *_WITHIN, *more)
     command = (*DOVETAIL, "measure", str(campaign), *options)
-    return Step(name, command, least_s, "summary.txt", unfinished=(3,))
+    return Step(name, command, usual_s, least_s, "summary.txt", unfinished=(3,))
 
 
 def _testing(out: Path, name: str, *which: str, most_s: float) -> Step:
     """Return a part of the acceptance suite, which ends with 0 or 1, or with 6 if more is left."""
     kept = ("--proof", str(out / "proof.json"), "--junitxml", str(out / f"{name}.xml"))
-    return Step(name, (*PYTEST, *kept, *which), 40, most_s=most_s, good=(0, 1), unfinished=(6,))
+    command = (*PYTEST, *kept, *which)
+    return Step(name, command, 180, 40, most_s=most_s, good=(0, 1), unfinished=(6,))
 
 
 def _text(path: Path) -> str:
@@ -196,16 +323,19 @@ class Slice:
     def __init__(self, out: Path, ends_at: float) -> None:
         self._out, self._ends_at = out, ends_at
         self._log = out / "log.txt"
+        self._shown = len(_text(self._log))
 
     def carry_out(self, steps: Sequence[Step]) -> int:
         """Run the steps that are left, in order."""
         for step in steps:
             if self._is_over(step):
                 continue
-            if self._left_s < step.least_s:
-                return self._stopped(step)
+            if self._left_s < step.needs_s:
+                self._note(f"{step.name}: is left to the next slice")
+                continue
             began = time.monotonic()
-            self._note(f"{step.name}: begins, {self._left_s:.0f} s left")
+            of = f"about {step.usual_s:.0f} of {self._left_s:.0f} s left"
+            self._note(f"{step.name}: begins, {of}")
             status = self._do(step)
             took = f"{time.monotonic() - began:.0f} s"
             if status in step.good:
@@ -214,7 +344,6 @@ class Slice:
                 self._note(f"{step.name}: given up after {took}")
             elif status is None or status in step.unfinished:
                 self._note(f"{step.name}: goes on in the next slice, after {took}")
-                return 3
             else:
                 why = self._last_words()
                 self._note(f"{step.name}: failed with status {status} after {took}: {why}")
@@ -241,10 +370,6 @@ class Slice:
         """Return the messages of the log."""
         return [line.partition(" | ")[2] for line in _text(self._log).splitlines()]
 
-    def _stopped(self, step: Step) -> int:
-        self._note(f"{step.name}: is left to the next slice")
-        return 3
-
     def _do(self, step: Step) -> int | None:
         """Run a step, and return its exit status; None if its time or the slice's was up."""
         minutes = f"{self._left_s / 60:.2f}"
@@ -254,6 +379,7 @@ class Slice:
             with output:
                 process = subprocess.Popen(command, stdout=output, stderr=log)
                 status = self._awaited(process, step.most_s)
+        self._show()
         self._gather()
         return status
 
@@ -269,15 +395,18 @@ class Slice:
             for run in sorted(self._out.glob("p*/runs/*")):
                 said = _text(run / "rank0" / "log")[-MOST_SAID:]
                 log.write(f"== {run.name}\n{said}\n")
+        self._shown = len(_text(self._log))  # logs of workers are for the file only
         for pool in ("pool", "probes"):
             shutil.rmtree(self._out / pool, ignore_errors=True)
 
     def _awaited(self, process: subprocess.Popen[bytes], most_s: float) -> int | None:
         """Wait for a command; interrupt it like Ctrl-C when the time is up."""
-        try:
-            return process.wait(min(most_s, max(1.0, self._left_s) + RESERVE_S / 2))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
+        until_s = time.monotonic() + min(most_s, max(1.0, self._left_s) + RESERVE_S / 2)
+        while time.monotonic() < until_s:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(0.5)
+            self._show()
+        process.send_signal(signal.SIGINT)
         try:
             process.wait(STOPPING_S)
         except subprocess.TimeoutExpired:
@@ -287,9 +416,15 @@ class Slice:
 
     def _note(self, message: str) -> None:
         line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {message}"
-        print(line, flush=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
+        self._show()
+
+    def _show(self) -> None:
+        """Print what the log has gained."""
+        text = _text(self._log)
+        print(text[self._shown :], end="", flush=True)
+        self._shown = len(text)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
 #     benchmarks/gpu/wheels.sh PYTHON_VERSION PLATFORM...
 #     benchmarks/gpu/wheels.sh 3.12 manylinux_2_28_x86_64 manylinux_2_17_x86_64
 #
-# Writes wheels/ next to this file: our own wheel, and the few packages that these import. PyTorch
-# and numpy are not among them: they come with the workloads' environment. Solvers, the service's
-# libraries and those that fit models are not imported when measuring.
+# Writes wheels/ next to this file: our own wheel, and the few packages that these and the service
+# of a batch import. PyTorch and numpy are not among them: they come with the workloads'
+# environment. OR-Tools, Numba and the libraries that fit models are not either.
 # PYTHON names the Python that downloads and builds (default: python3, with pip).
 set -euo pipefail
 
@@ -26,7 +26,8 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$made" "$here/../.."
 "$python" -m pip download --quiet --dest "$made" --only-binary=:all: \
-  --python-version "$version" "${platforms[@]}" pydantic pytest pyyaml rich nvidia-ml-py
+  --python-version "$version" "${platforms[@]}" pydantic pytest pyyaml rich nvidia-ml-py \
+  scipy fastapi uvicorn prometheus-client jinja2
 
 rm -rf "$wheels"
 mkdir "$wheels"
