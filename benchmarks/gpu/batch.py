@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
@@ -123,7 +123,9 @@ def _service(folder: str, pool: str, options: Sequence[str]) -> Iterator[None]:
     serve = (*DOVETAIL, "serve", "--pool", pool, "--watch", WATCH, *options)
     log = Path(folder) / "service.log"
     with log.open("w") as output:
-        child = subprocess.Popen(serve, env=_env(folder), stdout=output, stderr=output)
+        child = subprocess.Popen(
+            serve, env=_env(folder), stdout=output, stderr=output, start_new_session=True
+        )
     try:
         until_s = time.monotonic() + START_S
         while not (Path(folder) / "home" / "service.json").exists():
@@ -132,13 +134,16 @@ def _service(folder: str, pool: str, options: Sequence[str]) -> Iterator[None]:
             time.sleep(0.05)
         yield
     finally:
-        for job in _waiting(folder):
-            _say(folder, "cancel", job)
+        # Only a service without jobs ends its MPS daemon.
+        if left := _unfinished(folder):
+            _say(folder, "cancel", *left)
+            with suppress(subprocess.CalledProcessError):
+                _say(folder, "wait", *left)
         child.send_signal(signal.SIGTERM)
         child.wait()
 
 
-def _waiting(folder: str) -> list[str]:
+def _unfinished(folder: str) -> list[str]:
     """Return the jobs that are not over, after an interruption."""
     try:
         return [job["id"] for job in json.loads(_say(folder, "queue", "--json"))]
@@ -189,4 +194,7 @@ def _loop_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("batch: interrupted: the next call begins with the same way")
