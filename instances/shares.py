@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import combinations_with_replacement
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,9 @@ CODES: Final = 102
 
 MOST_SPLITS: Final = 4
 """The most ways in which a GPU is divided among a number of jobs."""
+
+_MOST_TRIED: Final = 100_000
+"""The most combinations of caps that are looked at for one number of jobs."""
 
 
 def share_code(share: AnyShare) -> int:
@@ -71,8 +75,12 @@ def full_splits(
     -------
     list of tuple of int
         Caps in ascending order, with the largest possible sum: the ``MOST_SPLITS`` most even ones.
+        If there are very many caps, only those near an equal part are tried.
     """
-    every = combinations_with_replacement(sorted(set(caps)), jobs)
+    near = sorted(set(caps), key=lambda cap: (abs(cap - room / max(1, jobs)), cap))
+    while comb(len(near) + jobs - 1, jobs) > _MOST_TRIED:
+        near.pop()
+    every = combinations_with_replacement(sorted(near), jobs)
     able = [split for split in every if sum(split) <= room and fits(split)]
     largest = max(map(sum, able), default=0)
     full = [split for split in able if sum(split) == largest]

@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
 from dovetail.instances.sets import LARGEST
-from dovetail.instances.shares import caps_of
+from dovetail.instances.shares import caps_of, full_splits
 from dovetail.predictors._combinations import Members, jobs_of, settled_keys
 from dovetail.predictors._set_entries import rounded_up
 from dovetail.predictors.kernels import KernelsPredictor
@@ -40,16 +40,11 @@ def law_set_entries(
 
 
 def _splits(cluster: Cluster) -> list[tuple[int, ...]]:
-    """Return the caps, in order, of three and more jobs beside which no other cap has room."""
-    allowed = sorted(caps_of(cluster.shares))
+    """Return the caps of three and more jobs that leave the least of a GPU unused."""
     most = min(cluster.max_jobs_per_gpu, LARGEST)
     room = min(cluster.share_sum, 100)
-    return [
-        caps
-        for size in range(3, most + 1)
-        for caps in combinations_with_replacement(allowed, size)
-        if room - allowed[0] < sum(caps) <= room
-    ]
+    sizes = range(3, most + 1)
+    return [caps for size in sizes for caps in full_splits(caps_of(cluster.shares), size, room)]
 
 
 def _with_what_is_left(splits: Sequence[tuple[int, ...]]) -> set[tuple[int, ...]]:

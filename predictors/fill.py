@@ -96,8 +96,8 @@ def predict(
         Also add sets of three to ``max_jobs_per_gpu`` workloads without caps, made by
         ``set_slowdown`` from the entries of their pairs, measured or predicted. Their ``upper``
         and ``p99`` are made from those of the pairs in the same way: the confidence is not one for
-        sets. ``kernels`` adds sets under caps that sum to at most ``share_sum``, and what is left
-        of them when a job ends.
+        sets. ``kernels`` adds sets under caps that leave the least of a GPU unused, and what is
+        left of them when a job ends.
     confidence : float, optional
         The confidence of ``upper``, in (0, 1); default: the predictor's own.
     previous : Instance, optional

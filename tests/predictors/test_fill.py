@@ -328,12 +328,11 @@ def test_sets_under_caps_are_predicted_with_what_is_left_of_them():
     filled = predictors.predict(problem, sets=True)
     capped = {entry.key[1]: entry for entry in filled.slowdowns if entry.share}
     of_three = {members for members in capped if len(members) == 3}
-    # Three times 30, or 40 and twice 30, with two jobs of each workload at most.
+    # 40 and twice 30, with two jobs of each workload at most.
     assert of_three == {
-        tuple(sorted([(first, 30), (second, 30), (third, cap)]))
+        tuple(sorted([(first, 30), (second, 30), (third, 40)]))
         for first, second in itertools.combinations_with_replacement("ab", 2)
         for third in "ab"
-        for cap in (30, 40)
         if [first, second, third] not in (["a"] * 3, ["b"] * 3)
     }
     for members in of_three:
@@ -355,5 +354,11 @@ def test_three_jobs_share_a_gpu_under_caps_by_the_law():
     filled = predictors.predict(Instance.from_data(data), sets=True)
     plan = dovetail.solve(filled).plan
     assert len(plan.assignments) == 3
-    assert sum(row.share[0] for row in plan.assignments) in (90, 100)
+    assert sorted(row.share[0] for row in plan.assignments) == [30, 30, 40]
     assert not dovetail.check(filled, plan).violations
+
+
+def test_many_shares_and_many_jobs_on_a_gpu_are_bounded():
+    problem = instance("ab" * 5, shares=list(range(1, 101)), max_jobs_per_gpu=10)
+    filled = predictors.predict(problem, sets=True)
+    assert {len(entry.workloads) for entry in filled.slowdowns} == set(range(2, 11))
