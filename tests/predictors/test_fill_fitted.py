@@ -243,7 +243,7 @@ def test_sets_of_any_predictor():
             },
         }
     )
-    entry = of_sets(predict(problem, sets=True))["a", "a", "a"]
+    entry = of_sets(predict(problem, "analytic", sets=True))["a", "a", "a"]
     assert (entry.upper, entry.gpu_model) == (None, None)
     assert len(set(entry.slowdown)) == 1
 
@@ -265,7 +265,7 @@ def test_sets_of_pairs_that_are_unknown_take_no_time():
 
 def test_a_confidence_without_bounds_is_refused():
     with pytest.raises(UnsupportedError, match="no upper bounds"):
-        predict(instance(), confidence=0.9)
+        predict(instance(), "analytic", confidence=0.9)
 
 
 def test_missing_names_what_no_fit_can_do_without():
