@@ -85,6 +85,10 @@ LONG_KERNEL_S: Final = 4e-4
 """Mean duration of unknown kernels: near the shortest, in the middle and near the longest of the
 workloads of ``library:h200-2026-11`` (a matrix product of 1.6 ms aside)."""
 
+_LEAST_FILL: Final = 0.5
+"""About the least fraction of the SMs that are active while a kernel runs, on average over the run,
+of the workloads of ``library:h200-2026-11``."""
+
 _SATURATING_SMS: Final = 0.5
 _LATENCY_EXPONENT: Final = 1.5
 _ROUNDS: Final = 200
@@ -220,6 +224,8 @@ class KernelsPredictor:
         row = dict(zip(PROFILE, profiles({"": workload})[0].tolist(), strict=True))
         known = {name for name, value in row.items() if not np.isnan(value)}
         found = []
+        if not known & {"graphics_active", "gpu_util"}:
+            found.append("graphics_active by sm_active")
         if not known & {"kernels_s", "kernel_mean_s"}:
             found.append(f"kernel_mean_s by {USUAL_KERNEL_S * 1e6:g} µs")
         if "sm_active" not in known:
@@ -293,9 +299,10 @@ def ranges(profile: FloatArray) -> Range:
         The figures of ``PROFILE``, NaN where unknown; one of ``ACTIVITY`` is known.
     """
     of = dict(zip(PROFILE, profile.T, strict=True))
-    busy = _first(of["graphics_active"], np.maximum(of["gpu_util"], _zero(of["sm_active"])))
-    busy = _first(busy, of["sm_active"])
-    return Range(*(_demand(of, busy, worst) for worst in (False, True)))
+    known = _first(of["graphics_active"], np.maximum(of["gpu_util"], _zero(of["sm_active"])))
+    likely = _first(known, of["sm_active"])
+    worst = _first(known, np.minimum(1.0, of["sm_active"] / _LEAST_FILL))
+    return Range(_demand(of, likely, worst=False), _demand(of, worst, worst=True))
 
 
 def _demand(of: Mapping[str, FloatArray], busy: FloatArray, worst: bool) -> Demand:

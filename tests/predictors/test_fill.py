@@ -320,7 +320,11 @@ def test_the_confidence_of_the_law_can_be_chosen():
 
 def test_what_the_law_assumes_is_named():
     words = predictors.assumed(instance())
-    assert words["a"] == ("kernel_mean_s by 25 µs", "throughput at shares by a roofline")
+    assert words["a"] == (
+        "graphics_active by sm_active",
+        "kernel_mean_s by 25 µs",
+        "throughput at shares by a roofline",
+    )
 
 
 def test_sets_under_caps_are_predicted_with_what_is_left_of_them():

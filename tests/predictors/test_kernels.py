@@ -248,6 +248,18 @@ def test_what_is_unknown_widens_the_bound():
     assert (halves.upper < 4).all()
 
 
+def test_how_long_kernels_run_is_unknown_where_only_active_sms_are_counted():
+    known = workload(0.8, 25, sm_active=0.4, dram_active=0.0)
+    metrics = known.metrics.replace(graphics_active=None)
+    only_sms = Workload(memory_mib=1, metrics=metrics)
+    certain, guessed = (predicted(job, job, shares=[50, 50]) for job in (known, only_sms))
+    # 0.8 + 0.4 alone at half of the SMs; expected 0.4 + 0.4, at worst busy for 0.4 / 0.5.
+    assert certain.slowdown[0].tolist() == pytest.approx([1.2, 1.2])
+    assert guessed.slowdown[0].tolist() == [1.0, 1.0]
+    assert guessed.upper == pytest.approx(certain.upper)
+    assert "graphics_active by sm_active" in KernelsPredictor().assumed(only_sms)
+
+
 def test_the_answer_of_a_pair_is_an_estimate():
     assert predicted(workload(), workload()).estimate
 
