@@ -357,7 +357,7 @@ def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str
         return f"unknown field: {owner.elsewhere[name]}"
     known = owner.model_fields
     near = hint(name, known, cutoff=0.7)
-    return f"unknown field{near}" if near else f"unknown field, known are: {', '.join(known)}"
+    return f"unknown field{near}" if near else f"unknown field, known are: {listed(known, 20)}"
 
 
 def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:

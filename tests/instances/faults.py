@@ -73,7 +73,9 @@ def _wrong(kind: Data, value: Any) -> Iterator[tuple[Path, Any, str]]:
             yield (), "odd", "must be a list, got 'odd'"
         case "object" if "properties" in kind:
             yield (), 7, "must be a mapping of field names to values, got 7"
-            yield ("zz",), 1, f"unknown field, known are: {', '.join(kind['properties'])}"
+            known = list(kind["properties"])
+            more = f", ... ({len(known) - 20} more)" if len(known) > 20 else ""
+            yield ("zz",), 1, f"unknown field, known are: {', '.join(known[:20])}{more}"
             for key in kind.get("required", ()):
                 if key in value and key != "format":
                     yield (key,), GONE, "this field is required"

@@ -184,7 +184,8 @@ def test_a_report_of_no_campaign_is_refused_in_one_line(tmp_path):
     command = [sys.executable, FOLDER / "report.py", tmp_path / "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
-    assert line.endswith("none/repository.db: cannot be read: no such file or directory")
+    rule = "none: must be a folder with tables, or a repository (.db, .sqlite); does not exist"
+    assert line.endswith(rule)
     assert done.returncode == 1
     assert not (tmp_path / "none").exists()
 
