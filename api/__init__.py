@@ -24,7 +24,7 @@ from dovetail.instances._version import VERSION
 if TYPE_CHECKING:
     from dovetail.formulations.values import JobValues
     from dovetail.instances.builder import InstanceBuilder
-    from dovetail.instances.checker import CheckReport, check
+    from dovetail.instances.checking.checker import CheckReport, check
     from dovetail.instances.errors import (
         ArgumentError,
         DovetailError,
@@ -71,7 +71,7 @@ __all__ = [
 _HOME = {
     "dovetail.formulations.values": ("JobValues",),
     "dovetail.instances.builder": ("InstanceBuilder",),
-    "dovetail.instances.checker": ("CheckReport", "check"),
+    "dovetail.instances.checking.checker": ("CheckReport", "check"),
     "dovetail.instances.errors": (
         "ArgumentError",
         "DovetailError",

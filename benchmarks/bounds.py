@@ -24,12 +24,18 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.papers.importers.lucid import GPU_MODEL, import_lucid
-from dovetail.predictors.bounds import Calibration, calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, spec
-from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds, variant_folds
-from dovetail.predictors.planned import BLIND, GANGS, HeldOutSlowdowns, draw_round, tables
-from dovetail.predictors.rows import DirectedRows, HeldOut, training_rows
-from dovetail.predictors.standing import KNOWN, STANDINGS
+from dovetail.predictors.fitted.bounds import Calibration, calibrate
+from dovetail.predictors.fitted.folds import (
+    Fold,
+    family_folds,
+    held_out,
+    random_folds,
+    variant_folds,
+)
+from dovetail.predictors.fitted.planned import BLIND, GANGS, HeldOutSlowdowns, draw_round, tables
+from dovetail.predictors.fitted.rows import DirectedRows, HeldOut, training_rows
+from dovetail.predictors.fitted.standing import KNOWN, STANDINGS
 from dovetail.solver.rounds import solve
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"

@@ -14,13 +14,13 @@ import numpy as np
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.instances._check_facts import JobOnGpus, iteration_s
-from dovetail.instances._check_hosts import HostLoads
-from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.instances._record import IDLE
+from dovetail.instances.checking.facts import JobOnGpus, iteration_s
+from dovetail.instances.checking.hosts import HostLoads
+from dovetail.instances.checking.rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
-from dovetail.instances.sets import set_slowdown
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.sets import set_slowdown
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import Machines
 

@@ -24,11 +24,11 @@ import numpy as np
 from dovetail.instances.datasets import DataSet, read_dataset
 from dovetail.predictors.estimators.constant import Median
 from dovetail.predictors.estimators.kernels import LawOfMps
-from dovetail.predictors.folds import workload_folds
+from dovetail.predictors.fitted.folds import workload_folds
+from dovetail.predictors.fitted.rows import DirectedRows, training_rows
 from dovetail.predictors.forms.kernels import FEATURES, Kernels
 from dovetail.predictors.kernels import KernelsPredictor, Law
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray
-from dovetail.predictors.rows import DirectedRows, training_rows
 
 DATA = "library:h200-2026-11"
 

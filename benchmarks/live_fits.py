@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.observation.beliefs import Beliefs
 from dovetail.instances.datasets import DataSet, Measurement
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.importers.lucid import lucid_data
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.training import fit
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "lucid"
 WORKLOADS = (16, 30)

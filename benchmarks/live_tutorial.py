@@ -27,7 +27,7 @@ import numpy as np
 
 from dovetail.executor.jobs.events import Measured, Placed
 from dovetail.executor.jobs.journal import read_events
-from dovetail.executor.pools.progress import hook_environment
+from dovetail.executor.pools.runs.progress import hook_environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "live.md"
 FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from dovetail.instances.datasets import DataSet
 from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.studies.comparison import Block, complete_block, greedy, matching, worth
-from dovetail.predictors.folds import held_out, random_folds
-from dovetail.predictors.rows import measured_pairs
-from dovetail.predictors.training import Prepared, prepared
+from dovetail.predictors.fitted.folds import held_out, random_folds
+from dovetail.predictors.fitted.rows import measured_pairs
+from dovetail.predictors.fitted.training import Prepared, prepared
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"
 NOISES = (0.02, 0.025, 0.033, 0.045)

@@ -49,14 +49,14 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.instance import Instance, Job, SharingMode, SlowdownEntry, Workload
 from dovetail.instances.measured import path as library
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import library_trace, library_world
 from dovetail.predictors import AnalyticPredictor, Prediction, Predictor, predict
+from dovetail.predictors.fitted.rows import DirectedRows
+from dovetail.predictors.fitted.training import fit, prepared
 from dovetail.predictors.forms.kernels import law_of_states
 from dovetail.predictors.kernels import RANGES, KernelsPredictor, Law
 from dovetail.predictors.predictor import UNCAPPED
-from dovetail.predictors.rows import DirectedRows
-from dovetail.predictors.training import fit, prepared
 from dovetail.solver.policies import policy_named
 from dovetail.solver.rounds import solve
 

@@ -16,7 +16,7 @@ import time
 import timeit
 from collections.abc import Callable
 
-from dovetail.executor.pools.progress import hook_environment, read_progress
+from dovetail.executor.pools.runs.progress import hook_environment, read_progress
 
 _CALLS = """
 import time, timeit

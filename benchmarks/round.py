@@ -181,8 +181,9 @@ class _Laps:
     """Times the steps of ``solve`` from outside, each without those inside it."""
 
     def __init__(self) -> None:
-        from dovetail.formulations import problems
-        from dovetail.solver import exact_pairs, rounds
+        from dovetail.formulations.programs import problems
+        from dovetail.solver import rounds
+        from dovetail.solver.matching import exact_pairs
         from dovetail.solver.pairing import SplitValues
 
         self._seconds: dict[str, float] = {}

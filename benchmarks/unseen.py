@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, read_dataset
-from dovetail.instances.sets import set_slowdown
+from dovetail.instances.slowdowns.sets import set_slowdown
 from dovetail.papers.importers.gavel import gavel_data
 from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.studies.comparison import chosen_coverage, chosen_tests, complete_block
@@ -38,10 +38,10 @@ from dovetail.papers.studies.evaluation import (
     evaluate,
 )
 from dovetail.predictors.estimators.hierarchical import SPEC
-from dovetail.predictors.folds import family_folds, random_folds, workload_folds
+from dovetail.predictors.fitted.folds import family_folds, random_folds, workload_folds
+from dovetail.predictors.fitted.rows import DirectedRows, training_rows
 from dovetail.predictors.forms.hierarchy import ALONE, BATCH, DESCRIBED, FAMILY, SHARE
 from dovetail.predictors.kernels import PROFILE
-from dovetail.predictors.rows import DirectedRows, training_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -6,8 +6,8 @@ registered like a third party's.
 
 - At the service: ``pool`` is the pool, which calls the agents (``remote``), starts gangs in two
   phases (``gangs``), and relies on the leases of nodes (``lease``). A *finder* names the nodes and
-  forwards the calls: ``ray_finder`` with its process ``ray_driver``, ``slurm_finder`` with pilots
-  (``slurm_programs``, ``slurm_ray``).
+  forwards the calls: ``ray_finder`` with its process ``ray_driver``, ``slurm.finder`` with pilots
+  (``slurm.programs``, ``slurm.ray_parts``).
 - At a node: ``agent`` runs the jobs of one controller (``fence``) in a pool of that machine;
   ``ray_agent`` is its transport.
 - ``messages`` defines the messages between both.

@@ -12,7 +12,7 @@ from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.instance import Cluster, Node
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns.shares import caps_of
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.pools.lease import KILL_S
+from dovetail.executor.pools.runs.lease import KILL_S
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances._record import Positive, Record
 from dovetail.instances.errors import InputError

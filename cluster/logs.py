@@ -18,8 +18,8 @@ from weakref import WeakValueDictionary
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from dovetail.executor.pools.run_files import write_owner
-from dovetail.executor.pools.run_room import RunRoom
+from dovetail.executor.pools.runs.files import write_owner
+from dovetail.executor.pools.runs.room import RunRoom
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import DovetailError
 

@@ -15,8 +15,8 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationError
 
 from dovetail.executor.jobs.events import RankEvent
-from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.pools.runs.parts import Part, Rendezvous
 from dovetail.instances._record import (
     Count,
     Name,

@@ -8,7 +8,7 @@ from pathlib import Path
 from dovetail.cluster.options import ray_plan, slurm_plan
 from dovetail.cluster.pool import NodesPool
 from dovetail.cluster.ray_finder import RayFinder
-from dovetail.cluster.slurm_finder import SlurmFinder
+from dovetail.cluster.slurm.finder import SlurmFinder
 
 
 def ray_pool(text: str, directory: Path, sample_s: float) -> NodesPool:

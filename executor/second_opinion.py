@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail.executor.state_instance import instance_of_starts, starting, staying
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, State

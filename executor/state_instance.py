@@ -15,8 +15,8 @@ from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare, FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
 from dovetail.instances.plan import Assignment
-from dovetail.instances.sets import LARGEST, slowdown_at
-from dovetail.instances.shares import caps_of, share_code
+from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
+from dovetail.instances.slowdowns.shares import caps_of, share_code
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job as SeenJob
 from dovetail.solver.policies.state import State

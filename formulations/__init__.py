@@ -1,6 +1,6 @@
 """From an instance to mathematics and back.
 
-``rounds`` compiles an instance, ``groups`` lists every set of jobs that may share a GPU, ``values``
-computes the value of each, ``integer_program`` and ``pair_graph`` turn them into inputs of the
-backends, and ``placement`` and ``node_program`` turn an answer into GPUs of named nodes.
+``rounds`` compiles an instance, ``candidates`` lists every set of jobs that may share a GPU,
+``values`` computes the value of each, and ``programs`` turns them into inputs of the backends, and
+an answer into GPUs of named nodes.
 """

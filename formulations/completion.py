@@ -39,8 +39,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.formulations._rows import Rows
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.prices import ROUNDING, Asks, GpuPrice, layout
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues

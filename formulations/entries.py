@@ -18,8 +18,8 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
-from dovetail.instances.shares import share_code, share_total
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.shares import share_code, share_total
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 
 T = TypeVar("T")
 

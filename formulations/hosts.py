@@ -28,7 +28,7 @@ from dovetail.formulations.rules import most_bound
 from dovetail.instances.hosts import FULL, RESOURCES, Hosts, host_slowdown
 
 if TYPE_CHECKING:
-    from dovetail.formulations.groups import Groups
+    from dovetail.formulations.candidates.groups import Groups
     from dovetail.formulations.rounds import Round
     from dovetail.formulations.values import JobValues
 

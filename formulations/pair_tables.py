@@ -20,7 +20,7 @@ from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import AnyShare
-from dovetail.instances.shares import NO_CAP, percent, share_code
+from dovetail.instances.slowdowns.shares import NO_CAP, percent, share_code
 
 MOST_SPLITS = 255
 """Maximum number of splits of a table; their indices fit a byte."""

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations._rows import Rows
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
@@ -34,7 +34,7 @@ from dovetail.formulations.rules import (
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
-from dovetail.instances.shares import CODES, share_total
+from dovetail.instances.slowdowns.shares import CODES, share_total
 
 
 class Variant(NamedTuple):

@@ -12,7 +12,7 @@ All code that plans, simulates or starts jobs uses these rules, so that a rule h
   the GPU, among any known combination of some of them, and alone: a job keeps its cap when
   co-runners end.
 
-The checker (``dovetail.instances.checker``) checks decisions against the same rules with separate
+The checker (``dovetail.instances.checking``) checks decisions against the same rules with separate
 code.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Cluster, Workload
-from dovetail.instances.shares import share_total
+from dovetail.instances.slowdowns.shares import share_total
 
 MEMORY_TOLERANCE_MIB: Final = 1e-6
 GSLA_TOLERANCE: Final = 1e-9

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations._rows import Rows
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.rounds import Round
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.requirements import require_fields

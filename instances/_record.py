@@ -88,7 +88,7 @@ IDLE: Final[Idle] = "idle"
 """No SMs of its own: a job's thread blocks run while its co-runners have none."""
 
 AnyShare = int | Idle | None
-"""A cap in percent, ``idle``, or None for no cap; ``dovetail.instances.shares`` has its codes."""
+"""A cap in percent, ``idle``, or None for no cap; ``instances.slowdowns.shares`` has its codes."""
 
 
 def _cap_or_idle(value: object, cap: ValidatorFunctionWrapHandler) -> int | Idle:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import FailFast, TypeAdapter, ValidationError
 
 from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry, unknown_workload
-from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import (
     FrozenDict,
     Name,
@@ -26,7 +25,8 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, Node, Place, SlowdownEntry, Workload
-from dovetail.instances.shares import share_code
+from dovetail.instances.reading.plausible import require_slowdowns
+from dovetail.instances.slowdowns.shares import share_code
 
 Names = Collection[str] | Collection[int] | NDArray[np.int64] | NDArray[np.str_]
 """Workloads: their names, or their positions in the order in which they were added."""

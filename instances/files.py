@@ -11,14 +11,20 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from dovetail.instances._json import json_text
-from dovetail.instances._plausible import require_entries
 from dovetail.instances._record import Record, shown
-from dovetail.instances._syntax import KUBERNETES, is_manifest, parse_json, parse_yaml, yaml_text
 from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
-from dovetail.instances.raw_files import FilePath, read_text, write_text
+from dovetail.instances.reading.json_text import json_text
+from dovetail.instances.reading.plausible import require_entries
+from dovetail.instances.reading.raw_files import FilePath, read_text, write_text
+from dovetail.instances.reading.syntax import (
+    KUBERNETES,
+    is_manifest,
+    parse_json,
+    parse_yaml,
+    yaml_text,
+)
 
 _R = TypeVar("_R", bound=Record)
 _YAML_ENDINGS = (".yaml", ".yml")

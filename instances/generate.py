@@ -1,7 +1,7 @@
 """Seeded synthetic instances of any size.
 
 Nothing here is measured. Gang sizes and durations follow Microsoft's Philly cluster; the slowdowns
-come from the contention model of ``_contention``. The solo ``metrics`` show its hidden traits only
+come from the contention model of ``contention``. The solo ``metrics`` show its hidden traits only
 in part, so a predictor cannot be perfect.
 """
 
@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from dovetail.instances import _contention as contention
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import (
@@ -26,7 +25,8 @@ from dovetail.instances.instance import (
     SlowdownEntry,
     Workload,
 )
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns import contention
+from dovetail.instances.slowdowns.shares import caps_of
 
 
 class _Gangs(NamedTuple):

@@ -46,7 +46,7 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
-from dovetail.instances.shares import share_code
+from dovetail.instances.slowdowns.shares import share_code
 
 if TYPE_CHECKING:
     from pandas import DataFrame

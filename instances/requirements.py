@@ -8,7 +8,7 @@ from dovetail.instances._record import AnyShare, field_path, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, jobs_of
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.shares import share_code
+from dovetail.instances.slowdowns.shares import share_code
 
 
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:

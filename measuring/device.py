@@ -10,7 +10,7 @@ from typing import Final
 
 from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.pools.pool import NodePool, Usage
-from dovetail.executor.pools.submissions import PoolSubmissions
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError
 from dovetail.measuring.campaign import Mode, WorkerSeat
 from dovetail.measuring.results import Facts

@@ -21,7 +21,7 @@ from dovetail.executor.gpus.splits import (
 )
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.gpu import GpuPool, device_id
-from dovetail.executor.pools.submissions import PoolSubmissions
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.measuring.split_measuring import (
     CANDIDATES,

@@ -18,7 +18,7 @@ from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.mps.control import HealthState
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.gpu import GpuPool, device_id
-from dovetail.executor.pools.submissions import PoolSubmissions
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError, UnsupportedError
 from dovetail.measuring.campaign import Mode, WorkerSeat
 from dovetail.measuring.device import Device, DeviceLostError

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.executor.jobs.specs import Seat
+from dovetail.executor.pools.runs.submissions import PoolSubmissions, Submission
 from dovetail.executor.pools.share_gate import Tried
-from dovetail.executor.pools.submissions import PoolSubmissions, Submission
 from dovetail.instances.errors import DovetailError
 
 PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"

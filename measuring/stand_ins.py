@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.pools.cpu import CpuPool
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.executor.pools.simulated import SimulatedNode
-from dovetail.executor.pools.submissions import PoolSubmissions
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Instance, Workload
 from dovetail.measuring.campaign import WorkerSeat

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from dovetail.executor.pools.submissions import PoolSubmissions, Submission
+from dovetail.executor.pools.runs.submissions import PoolSubmissions, Submission
 from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.windows import Answered, Events, Steps
 

@@ -10,10 +10,10 @@ from dovetail.predictors.fill import (
     unanswered,
     unsupported,
 )
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor, Law
-from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
-from dovetail.predictors.trained import TrainedPredictor
 
 __all__ = [
     "PREDICTORS",

@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.predictors.predictor import UNCAPPED, Split
 
 Members = tuple[tuple[str, int], ...]

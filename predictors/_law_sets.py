@@ -9,8 +9,8 @@ from itertools import combinations, combinations_with_replacement, islice
 import numpy as np
 
 from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
-from dovetail.instances.sets import LARGEST
-from dovetail.instances.shares import caps_of, full_splits
+from dovetail.instances.slowdowns.sets import LARGEST
+from dovetail.instances.slowdowns.shares import caps_of, full_splits
 from dovetail.predictors._combinations import Members, jobs_of, settled_keys
 from dovetail.predictors._set_entries import rounded_up
 from dovetail.predictors.kernels import KernelsPredictor

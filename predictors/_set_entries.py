@@ -13,8 +13,8 @@ import numpy as np
 
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance, SharingMode, SlowdownEntry
-from dovetail.instances.sets import LARGEST, set_slowdown, slowdown_with_idle
-from dovetail.instances.shares import BEST_EFFORT
+from dovetail.instances.slowdowns.sets import LARGEST, set_slowdown, slowdown_with_idle
+from dovetail.instances.slowdowns.shares import BEST_EFFORT
 from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 

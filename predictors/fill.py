@@ -20,8 +20,8 @@ from dovetail.instances.instance import (
     Source,
     Workload,
 )
-from dovetail.instances.isolated import isolated_entries
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns.isolated import isolated_entries
+from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.predictors._combinations import (
     PairAtShares,
     gang_sizes,
@@ -32,9 +32,9 @@ from dovetail.predictors._combinations import (
 from dovetail.predictors._law_sets import law_set_entries
 from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
 from dovetail.predictors.predictor import Prediction, Predictor, Split
-from dovetail.predictors.trained import TrainedPredictor
 from dovetail.predictors.unmeasured import may_share
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {

@@ -18,12 +18,12 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.formulations._rows import packed
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.groups import Groups, idle_counts
+from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.hosts import HostUse
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, score
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import ceiling, score
 from dovetail.solver.types import Choice, Limits
 
 Rule = Literal["best", "alone", "random"]

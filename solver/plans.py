@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
-from dovetail.formulations.groups import Groups
+from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.rounds import Round
 from dovetail.instances.hosts import host_slowdown
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
-from dovetail.instances.shares import share_of
+from dovetail.instances.slowdowns.shares import share_of
 
 
 def assignments(

@@ -9,19 +9,19 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
-from dovetail.solver.array_solver import ArraySolver
-from dovetail.solver.cpsat import CpSat
+from dovetail.solver.backends.array_solver import ArraySolver
+from dovetail.solver.backends.cpsat import CpSat
+from dovetail.solver.backends.highs import Highs
+from dovetail.solver.backends.milp import Milp
+from dovetail.solver.backends.networkx_solver import NetworkxSolver
+from dovetail.solver.backends.own_backend import OwnBackend
+from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.greedy import Greedy
-from dovetail.solver.highs import Highs
-from dovetail.solver.matching_solver import MatchingSolver, best_in_pairs
-from dovetail.solver.milp import Milp
-from dovetail.solver.networkx_solver import NetworkxSolver
+from dovetail.solver.matching.matching_solver import MatchingSolver, best_in_pairs
+from dovetail.solver.matching.own_best import own_best
 from dovetail.solver.outside import PREFIX, class_at, path_of
-from dovetail.solver.own_backend import OwnBackend
-from dovetail.solver.own_best import own_best
-from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.types import Backend, Choice, Limits
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5

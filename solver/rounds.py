@@ -17,21 +17,21 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.groups import idle_counts
+from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.objectives import Objective, objective_name
-from dovetail.formulations.placement import place
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.placement import place
+from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances._record import listed
 from dovetail.instances.builder import InstanceBuilder
-from dovetail.instances.checker import CheckReport, check, with_claims
+from dovetail.instances.checking.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import ArgumentError, InputError, UnsupportedError, require_type
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stopped
-from dovetail.instances.raw_files import write_text
-from dovetail.solver.explanations import reasons
-from dovetail.solver.milp import model_text
+from dovetail.instances.reading.raw_files import write_text
+from dovetail.solver.backends.milp import model_text
+from dovetail.solver.explaining.explanations import reasons
 from dovetail.solver.outside import path_of
 from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments
@@ -116,9 +116,9 @@ def solve(
         bound are the same without it; among plans of equal value, another one may be returned.
     explain : bool
         Give the reason why each waiting job waits (``Plan.waiting``). In large rounds this takes
-        most of the time; ``dovetail.solver.explanations.explain`` computes one on request. Under a
-        time limit, a fifth of the time is kept for the reasons, and jobs that were not reached have
-        a reason that says so.
+        most of the time; ``dovetail.solver.explaining.explanations.explain`` computes one on
+        request. Under a time limit, a fifth of the time is kept for the reasons, and jobs that were
+        not reached have a reason that says so.
     progress : callable, optional
         Called from time to time with the name of the optimised quantity, its value in the best plan
         so far, and a proven bound on it, or None.

@@ -15,10 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
-from dovetail.formulations.groups import Groups
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import Score, ceiling, open_weight, placed_jobs, score
-from dovetail.solver.integer_scaling import IntegerWeights, integer_weights
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import Score, ceiling, open_weight, placed_jobs, score
+from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
 
 PLACED = "weight of starting jobs"

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from dovetail.formulations.groups import Groups
-from dovetail.formulations.integer_program import IntegerProgram
-from dovetail.formulations.moves import fewest_moves
-from dovetail.formulations.node_program import node_program
-from dovetail.formulations.placement import seat
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.moves import fewest_moves
+from dovetail.formulations.programs.node_program import node_program
+from dovetail.formulations.programs.placement import seat
+from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.plan import Assignment
-from dovetail.solver.cpsat import CpSat
+from dovetail.solver.backends.cpsat import CpSat
+from dovetail.solver.backends.reduced_cost_fixing import Relaxation
 from dovetail.solver.plans import assignments
-from dovetail.solver.reduced_cost_fixing import Relaxation
 from dovetail.solver.stages import weight_units
 from dovetail.solver.types import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.groups import Ceiling, Groups
-from dovetail.formulations.integer_program import IntegerProgram
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import gain_ceiling, score
+from dovetail.formulations.candidates.groups import Ceiling, Groups
+from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import gain_ceiling, score
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dovetail.formulations.objectives import Objective
-from dovetail.formulations.problems import Problem
-from dovetail.instances.checker import check
+from dovetail.formulations.programs.problems import Problem
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Verification

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.datasets import (
     DataSet,
     Measurement,
@@ -45,7 +45,7 @@ from dovetail.papers.importers.lucid import import_lucid, lucid_data
 from dovetail.papers.importers.miso import miso_data
 from dovetail.papers.importers.parvagpu import parvagpu_data
 from dovetail.papers.traces.muri import muri_stages
-from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.fitted.model_file import load_model, save_model
 from dovetail.solver.policies import policy_named
 from tests.data import example_data, plan_data
 from tests.instances.profiler_files import export, table, trace

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.requirements import require_fields
-from dovetail.instances.shares import share_code
+from dovetail.instances.slowdowns.shares import share_code
 
 Data = dict[str, Any]
 SHARES = (30, 50, 70)

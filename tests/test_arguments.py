@@ -7,7 +7,7 @@ import pytest
 import dovetail
 from dovetail import ArgumentError
 from dovetail.instances import library
-from dovetail.solver.highs import Highs
+from dovetail.solver.backends.highs import Highs
 
 LAB = library.load("first-pairs")
 

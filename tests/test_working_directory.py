@@ -17,8 +17,8 @@ from tests.data import example_data
 from tests.executor.simulation.worlds import trace, world
 
 PROGRAMS = (
-    "dovetail.executor.live.fitting",
-    "dovetail.solver._child",
+    "dovetail.executor.live.observation.fitting",
+    "dovetail.solver.backends.child_process",
 )
 """What `module_command` is asked to run by the core."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data
-from dovetail.instances.raw_files import write_text
+from dovetail.instances.reading.raw_files import write_text
 from dovetail.toolkit.inputs import naming
 from dovetail.toolkit.outputs import write_made
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from textwrap import wrap
 
-from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances.datasets.dataset import DataSet, slowdowns_of
 from dovetail.instances.datasets.files import dataset_files, read_dataset, write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
@@ -17,6 +16,7 @@ from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import write_data
 from dovetail.instances.instance import METRICS
+from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.toolkit.wording import number
 
 COUNTED = ("workloads", "profiles", "measurements")

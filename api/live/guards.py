@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.executor.live.errors import UnknownJobError
-from dovetail.executor.live.service_api import ServiceApi
+from dovetail.executor.live.requests.service_api import ServiceApi
 from dovetail.live.faults import Fault
 from dovetail.live.peers import Tokens
 from dovetail.live.requests import MOST_BODY_BYTES

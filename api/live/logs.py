@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.errors import RefusedError
-from dovetail.executor.live.service_api import ServiceApi
+from dovetail.executor.live.requests.service_api import ServiceApi
 
 _CHUNK_BYTES: Final = 64 * 1024
 MOST_TAIL_BYTES: Final = 2**22

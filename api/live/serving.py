@@ -17,10 +17,10 @@ from socket import socketpair
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.admission import AdmissionLimits
-from dovetail.executor.live.gathering import GatherOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.requests.admission import AdmissionLimits
+from dovetail.executor.live.rounds.gathering import GatherOptions
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
@@ -35,7 +35,7 @@ from dovetail.live.pools import pool_named
 if TYPE_CHECKING:
     from dovetail.live.peers import Tokens
     from dovetail.live.server import Listening
-    from dovetail.predictors.trained import TrainedPredictor
+    from dovetail.predictors.fitted.trained import TrainedPredictor
 
 COMPILE_AFTER_S: Final = 10.0
 """Seconds from the start of a service until the matching engine is compiled."""
@@ -131,7 +131,7 @@ def _gathering(options: Namespace) -> GatherOptions | None:
 def _model(path: str | None) -> TrainedPredictor | None:
     if path is None:
         return None
-    from dovetail.predictors.model_file import load_model
+    from dovetail.predictors.fitted.model_file import load_model
 
     return load_model(path)
 

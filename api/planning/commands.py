@@ -13,7 +13,7 @@ from dovetail.formulations.budget import Budget, InterruptibleClock
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_plan, write_data, write_plan
 from dovetail.instances.instance import Instance
-from dovetail.instances.raw_files import write_text
+from dovetail.instances.reading.raw_files import write_text
 from dovetail.planning import tables
 from dovetail.planning.wording import so_far
 from dovetail.predicting.filling import with_predictions
@@ -37,7 +37,7 @@ _MOST_ASKED = 5
 
 def plan(options: Namespace) -> int:
     """Solve the instance; print or write the plan, the report and the model."""
-    from dovetail.solver.milp import require_pulp
+    from dovetail.solver.backends.milp import require_pulp
     from dovetail.solver.rounds import solve, write_model
 
     if options.from_live:
@@ -185,7 +185,7 @@ def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
 
 def check(options: Namespace) -> int:
     """Verify a plan; 1 if it breaks a rule."""
-    from dovetail.instances.checker import check as verify
+    from dovetail.instances.checking.checker import check as verify
 
     instance = instance_with(options.instance, options.slowdowns)
     plan_read = read_plan(options.plan)
@@ -206,7 +206,7 @@ def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
 
 def explain(options: Namespace) -> int:
     """Explain why a job waits and what would let it start, or why each waiting job waits."""
-    from dovetail.solver.explanations import explain as explained
+    from dovetail.solver.explaining.explanations import explain as explained
 
     instance = instance_with(options.instance, options.slowdowns)
     plan_read = read_plan(options.plan)
@@ -219,7 +219,7 @@ def explain(options: Namespace) -> int:
 
 
 def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
-    from dovetail.solver.explanations import explain_waiting
+    from dovetail.solver.explaining.explanations import explain_waiting
     from dovetail.solver.rounds import UnknownPairs
 
     with naming(options.instance):

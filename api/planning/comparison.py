@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dovetail.formulations.placement import seat
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.placement import seat
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances._frames import frame
 from dovetail.instances._record import NonNegative, Number, Record, Text
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan

@@ -6,13 +6,13 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from dovetail.instances._edited import edited_jobs
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import is_yaml, parse_instance, read_plan, write_data, write_instance
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Plan
-from dovetail.instances.raw_files import read_text, write_text
+from dovetail.instances.reading.edited import edited_jobs
+from dovetail.instances.reading.raw_files import read_text, write_text
 from dovetail.predicting.filling import with_predictions
 from dovetail.toolkit.inputs import named_text, naming, with_slowdowns
 from dovetail.toolkit.outputs import require_separate

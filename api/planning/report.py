@@ -16,7 +16,7 @@ from dovetail.instances._record import IDLE, listed
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
-from dovetail.instances.shares import share_total
+from dovetail.instances.slowdowns.shares import share_total
 from dovetail.planning import wording as phrases
 from dovetail.planning.comparison import THIS_PLAN, PlanComparison
 from dovetail.planning.views import (

@@ -39,11 +39,11 @@ from dovetail.toolkit.wording import (
 )
 
 if TYPE_CHECKING:
-    from dovetail.instances.checker import CheckReport
+    from dovetail.instances.checking.checker import CheckReport
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import ObjectiveValue, Plan, Waiting
     from dovetail.planning.comparison import PlanComparison
-    from dovetail.solver.explanations import Explanation
+    from dovetail.solver.explaining.explanations import Explanation
 
 MOST_GPUS = 60
 MOST_WAITING = 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.instances._record import AnyShare, listed
-from dovetail.instances.checker import CheckReport, Origin, check
+from dovetail.instances.checking.checker import CheckReport, Origin, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
 

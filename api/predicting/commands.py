@@ -16,13 +16,13 @@ from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import counting, working
 
 if TYPE_CHECKING:
-    from dovetail.predictors.trained import TrainedPredictor
+    from dovetail.predictors.fitted.trained import TrainedPredictor
 
 
 def fit(options: Namespace) -> int:
     """Fit a predictor on a data set and write it as a model file."""
-    from dovetail.predictors.model_file import save_model
-    from dovetail.predictors.training import fit as fitted
+    from dovetail.predictors.fitted.model_file import save_model
+    from dovetail.predictors.fitted.training import fit as fitted
 
     require_separate(dataset_files(options.data), options.output)
     data = read_dataset(options.data)
@@ -46,8 +46,8 @@ def fit(options: Namespace) -> int:
 
 def update(options: Namespace) -> int:
     """Update a predictor with new measurements, and print its errors on them."""
-    from dovetail.predictors.model_file import load_model, save_model
-    from dovetail.predictors.training import update as updated
+    from dovetail.predictors.fitted.model_file import load_model, save_model
+    from dovetail.predictors.fitted.training import update as updated
 
     require_separate(dataset_files(options.data), options.output)
     predictor = load_model(options.model)
@@ -68,7 +68,7 @@ def update(options: Namespace) -> int:
 
 def show(options: Namespace) -> int:
     """Print the contents of a model file."""
-    from dovetail.predictors.model_file import load_model
+    from dovetail.predictors.fitted.model_file import load_model
 
     _print_model(load_model(options.model), options)
     return 0

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dovetail.instances._record import listed
-from dovetail.predictors.fits import ModelFit
+from dovetail.predictors.fitted.fits import ModelFit
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.predictor import UNCAPPED
-from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.tables import fact_lines
 from dovetail.toolkit.wording import number, share_text
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast, overload
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.toolkit.inputs import instance_with
 from dovetail.toolkit.outputs import require_separate, write_made
 from dovetail.toolkit.wording import number
@@ -59,7 +59,7 @@ def predictor_of(options: Namespace, default: str | None = None) -> str | Predic
         return named
     if options.predictor is not None:
         raise InputError("cannot be combined with --predictor", "--model")
-    from dovetail.predictors.model_file import load_model
+    from dovetail.predictors.fitted.model_file import load_model
 
     model = load_model(options.model).standing_in(dict(options.stand_ins))
     return replace(model, measured_only=options.measured)

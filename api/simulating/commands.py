@@ -20,7 +20,7 @@ from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.setup import Setup
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data, write_data
-from dovetail.instances.raw_files import write_text
+from dovetail.instances.reading.raw_files import write_text
 from dovetail.simulating.groups import RunsByPolicy, common_seeds
 from dovetail.simulating.setup import SimulationRequest, request
 from dovetail.solver.policies.registry import policy_label, policy_named

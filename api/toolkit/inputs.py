@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dovetail.instances._plausible import faster_together
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.raw_files import LIBRARY, read_text
+from dovetail.instances.reading.plausible import faster_together
+from dovetail.instances.reading.raw_files import LIBRARY, read_text
 
 
 def named_text(source: str) -> tuple[str, str]:

@@ -20,8 +20,8 @@ from dovetail import Instance, solve
 from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.papers.predictors.sm_allocation import POWER_FEATURES, total_rows, totals
 from dovetail.papers.studies.evaluation import Trial
-from dovetail.predictors.folds import Fold
-from dovetail.predictors.rows import measured_pairs
+from dovetail.predictors.fitted.folds import Fold
+from dovetail.predictors.fitted.rows import measured_pairs
 
 EQUAL: Final = (50, 50)
 

@@ -38,8 +38,8 @@ from dovetail.measuring.noise import noise
 from dovetail.measuring.summary import Summary, summary
 from dovetail.measuring.tables import campaign_view
 from dovetail.papers.studies.evaluation import NotApplicable, Trial, evaluate, evaluation
-from dovetail.predictors.model_file import save_model
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.model_file import save_model
+from dovetail.predictors.fitted.training import fit
 
 MODELS: Final = ("kernels", "hierarchical", "constant")
 CHOOSING: Final = ("sm_allocation", "hierarchical")

@@ -28,7 +28,7 @@ from service_process import Cores, ServiceProcess, Setup
 from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.simulation import Options, simulate
 from dovetail.instances.datasets import Repository
 from dovetail.instances.datasets.dataset import DataSet

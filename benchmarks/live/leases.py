@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.runs.lease import Lease
 from dovetail.executor.system.clock import boot_s
 
 RENEWALS = 5000

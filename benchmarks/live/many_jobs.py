@@ -21,7 +21,7 @@ from service_process import Cores, ServiceProcess, Setup
 
 from dovetail.executor.jobs.journal import JOURNAL
 from dovetail.executor.jobs.specs import JobSpec
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
 
 _AT_ONCE = 500
 _LOOK_S = 0.05

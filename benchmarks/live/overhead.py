@@ -32,7 +32,7 @@ from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
 from dovetail import VERSION
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.live.client import Client
 
 _LOOK_S = 0.05

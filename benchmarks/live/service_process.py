@@ -24,8 +24,8 @@ from typing import Any
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools import cpu
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import NodePool

@@ -31,8 +31,8 @@ from unseen import DATA, PARTS
 
 from dovetail.measuring.suggesting.knowledge_gradient import Sharing, knowledge_gradient
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
-from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
-from dovetail.predictors.rows import DirectedRows, training_rows
+from dovetail.predictors.fitted.posterior import JobsWithCoRunners, Moments, Posterior
+from dovetail.predictors.fitted.rows import DirectedRows, training_rows
 from dovetail.solver import match_pairs
 
 Floats = NDArray[np.float64]

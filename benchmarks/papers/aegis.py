@@ -60,8 +60,8 @@ from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance, Job, Metrics
 from dovetail.instances.traces.trace import Trace
 from dovetail.papers.policies.open_gpus import OpenGpus
+from dovetail.predictors.fitted.training import fit
 from dovetail.predictors.predictor import Predictor
-from dovetail.predictors.training import fit
 from dovetail.solver.policies import Decision, Policy, State, policy_named, state
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from dovetail.instances._tables import read_csv
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Metrics, Node, Workload
+from dovetail.instances.reading.tables import read_csv
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 TRACES: Final = ("philly", "saturn", "venus")

@@ -36,9 +36,9 @@ from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.predictors import sm_allocation, tensorshare
 from dovetail.predictors.estimators import hierarchical
 from dovetail.predictors.estimators.registry import ModelSpec, PairEstimator
-from dovetail.predictors.folds import family_folds, fitted, held_out, random_folds
+from dovetail.predictors.fitted.folds import family_folds, fitted, held_out, random_folds
+from dovetail.predictors.fitted.rows import DirectedRows, measured_pairs, training_rows
 from dovetail.predictors.predictor import BoolArray
-from dovetail.predictors.rows import DirectedRows, measured_pairs, training_rows
 
 GAVEL = DATA / "gavel" / "simulation_throughputs.json.gz"
 STEPS = (("k80", "p100"), ("p100", "v100"), ("k80", "v100"))

@@ -22,7 +22,7 @@ from dovetail.executor.doctor.finding import PARTS, Finding, Severity, Usable, b
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
-from dovetail.executor.pools.progress import HOOK_DIRECTORY
+from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.instances.errors import UnsupportedError
 
 _PLACES = Places()

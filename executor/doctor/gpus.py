@@ -13,7 +13,7 @@ from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
 from dovetail.executor.gpus.dcgm import uuids
 from dovetail.executor.gpus.nvml import MemoryHealth, Nvml, NvmlGpu
 from dovetail.executor.mps.processes import MpsProcess, every_mps
-from dovetail.executor.pools.processes import tokens
+from dovetail.executor.pools.runs.processes import tokens
 from dovetail.instances._record import listed
 
 _ANSWER_S: Final = 10.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.doctor.finding import Finding, lacking, note
-from dovetail.executor.pools.cgroups import KEPT_BY, find_groups, shares_here
+from dovetail.executor.pools.runs.cgroups import KEPT_BY, find_groups, shares_here
 
 _LEAST_SHM: Final = 2**30
 _LEAST_FILES: Final = 4096

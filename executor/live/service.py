@@ -23,33 +23,33 @@ from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.live.admission import AdmissionLimits
-from dovetail.executor.live.deciding import Decider
 from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.gathering import Gatherer, GatherOptions
-from dovetail.executor.live.guarded_policy import GuardedPolicy
-from dovetail.executor.live.knowledge import Knowledge
-from dovetail.executor.live.learning import Learner
-from dovetail.executor.live.ledger import EventLedger
 from dovetail.executor.live.left_behind import LeftBehind
-from dovetail.executor.live.notifying import Notifier
-from dovetail.executor.live.observing import Observer
-from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.presenting import device_views
-from dovetail.executor.live.profiling_queue import ProfilingQueue
-from dovetail.executor.live.recorder import Recorder
-from dovetail.executor.live.request_queue import RequestQueue
-from dovetail.executor.live.service_api import ServiceApi
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.knowledge import Knowledge
+from dovetail.executor.live.observation.learning import Learner
+from dovetail.executor.live.observation.observing import Observer
+from dovetail.executor.live.observation.recorder import Recorder
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.requests.admission import AdmissionLimits
+from dovetail.executor.live.requests.ledger import EventLedger
+from dovetail.executor.live.requests.notifying import Notifier
+from dovetail.executor.live.requests.presenting import device_views
+from dovetail.executor.live.requests.request_queue import RequestQueue
+from dovetail.executor.live.requests.service_api import ServiceApi
+from dovetail.executor.live.requests.views import ServiceView
+from dovetail.executor.live.rounds.deciding import Decider
+from dovetail.executor.live.rounds.gathering import Gatherer, GatherOptions
+from dovetail.executor.live.rounds.guarded_policy import GuardedPolicy
+from dovetail.executor.live.rounds.policy_view import PolicyView
+from dovetail.executor.live.rounds.profiling_queue import ProfilingQueue
 from dovetail.executor.live.troubles import AGAIN_S, Troubles
-from dovetail.executor.live.views import ServiceView
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
-from dovetail.executor.pools.run_files import KEEP_S, ROOM_S
+from dovetail.executor.pools.runs.files import KEEP_S, ROOM_S
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.repository import Repository
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.state import State
 

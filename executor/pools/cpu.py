@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.splits import Splits
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.cgroups import KEPT_BY, best_enforcement, find_groups
-from dovetail.executor.pools.hooks import Bounds
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.made_up_shares import MadeUpProgram, made_up_gate
 from dovetail.executor.pools.names import Enforcement
 from dovetail.executor.pools.pool import Usage
-from dovetail.executor.pools.processes import Process
-from dovetail.executor.pools.run_files import DamagedError, home_token
+from dovetail.executor.pools.runs.cgroups import KEPT_BY, best_enforcement, find_groups
+from dovetail.executor.pools.runs.files import DamagedError, home_token
+from dovetail.executor.pools.runs.hooks import Bounds
+from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.start_barrier import LaunchError
 from dovetail.executor.pools.shim.kernel import descendants, every_process
-from dovetail.executor.pools.start_barrier import LaunchError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import InputError

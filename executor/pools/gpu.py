@@ -31,19 +31,19 @@ from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import PreparedPart
 from dovetail.executor.pools.pool import Usage
-from dovetail.executor.pools.processes import Process, holders
-from dovetail.executor.pools.run_files import DamagedError, Started
+from dovetail.executor.pools.runs.files import DamagedError, Started
+from dovetail.executor.pools.runs.parts import PreparedPart
+from dovetail.executor.pools.runs.processes import Process, holders
+from dovetail.executor.pools.runs.start_barrier import LaunchError, NotNowError
 from dovetail.executor.pools.share_gate import ShareGate, ShareProgram
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
-from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import IDLE, Idle, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
-from dovetail.instances.shares import share_code
+from dovetail.instances.slowdowns.shares import share_code
 
 TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
 

@@ -12,7 +12,7 @@ from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu, 
 from dovetail.executor.mps.control import HealthState, MpsError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
-from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.runs.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.executor.system.clock import boot_s
 

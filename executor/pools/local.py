@@ -17,28 +17,28 @@ from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Owner, Run
-from dovetail.executor.pools.environment import environment_of
-from dovetail.executor.pools.hooks import Hooks
-from dovetail.executor.pools.lease import Lease
-from dovetail.executor.pools.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.progress import HOOK_DIRECTORY, rank_progress
-from dovetail.executor.pools.run_files import (
+from dovetail.executor.pools.runs.environment import environment_of
+from dovetail.executor.pools.runs.files import (
     PASS_THROUGH,
     RunFiles,
     home_token,
     write_lasting,
 )
-from dovetail.executor.pools.run_room import RunRoom
-from dovetail.executor.pools.run_supervisor import LEAVE_S, RunSupervisor
+from dovetail.executor.pools.runs.hooks import Hooks
+from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.parts import Part, PreparedPart, Rendezvous, whole
+from dovetail.executor.pools.runs.processes import tokens
+from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY, rank_progress
+from dovetail.executor.pools.runs.room import RunRoom
+from dovetail.executor.pools.runs.start_barrier import ForkServer, LaunchError
+from dovetail.executor.pools.runs.supervisor import LEAVE_S, RunSupervisor
 from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.executor.pools.shim.page import OWN
-from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.executor.system.descriptors import FOR_JOBS
 from dovetail.instances.instance import Cluster
-from dovetail.instances.shares import caps_of
+from dovetail.instances.slowdowns.shares import caps_of
 
 LOG_BYTES: Final = 64 * 2**20
 LOG_FILES: Final = 4

@@ -30,7 +30,7 @@ from dovetail.executor.jobs.events import (
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.made_up_shares import SimulatedProgram, made_up_gate
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.run_room import RunRoom
+from dovetail.executor.pools.runs.room import RunRoom
 from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.executor.pools.simulated_runs import Program, SimulatedRun
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
@@ -38,8 +38,8 @@ from dovetail.executor.simulation.history import JobTimes
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.raw_files import write_text
-from dovetail.instances.shares import caps_of
+from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job
 

@@ -14,13 +14,13 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
-from dovetail.instances.isolated import BEHIND, isolated_slowdowns
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors.estimators.registry import named
-from dovetail.predictors.model_file import load_model
+from dovetail.predictors.fitted.model_file import load_model
+from dovetail.predictors.fitted.trained import TrainedPredictor
+from dovetail.predictors.fitted.training import fit
 from dovetail.predictors.predictor import cap_of
-from dovetail.predictors.trained import TrainedPredictor
-from dovetail.predictors.training import fit
 from dovetail.predictors.unmeasured import may_share
 
 _Q90: Final = 1.2815515655446004

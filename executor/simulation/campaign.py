@@ -29,10 +29,10 @@ from typing import Final, NamedTuple
 from dovetail.executor.simulation.beliefs import Model
 from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
-from dovetail.instances._json import json_text
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.plugins import plugins
-from dovetail.instances.raw_files import read_bytes
+from dovetail.instances.reading.json_text import json_text
+from dovetail.instances.reading.raw_files import read_bytes
 from dovetail.solver.outside import own_traceback
 from dovetail.solver.policies.registry import class_named, policy_label, policy_named
 

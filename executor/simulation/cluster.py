@@ -22,8 +22,8 @@ from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone, sl
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
-from dovetail.instances.sets import slowdown_at
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.sets import slowdown_at
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, State
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE
-from dovetail.instances.shares import share_total
+from dovetail.instances.slowdowns.shares import share_total
 from dovetail.instances.traces.trace import Trace
 from dovetail.solver.types import OPTIMAL_GAP
 

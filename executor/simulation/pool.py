@@ -16,7 +16,7 @@ from dovetail.executor.simulation.options import Options
 from dovetail.formulations.rules import largest_gang, room_mib, seat_refusal
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces.trace import Trace
 from dovetail.solver.policies.policy import Decision, Policy, Start
 from dovetail.solver.policies.state import Job

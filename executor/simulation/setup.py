@@ -15,7 +15,7 @@ from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.pool import SimulatedPool, simulate
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces.draws import with_gslas, with_workloads
 from dovetail.instances.traces.filters import sample
 from dovetail.instances.traces.trace import Trace

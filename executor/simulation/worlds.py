@@ -19,8 +19,8 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
 from dovetail.instances.generate import MODELS, generate
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
-from dovetail.instances.raw_files import FilePath
-from dovetail.instances.shares import share_code
+from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.slowdowns.shares import share_code
 
 _SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 _NODE_GPUS: Final = 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
+from dovetail.instances.reading.json_text import json_text
 
 
 def write_kept(data: object, path: Path) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dovetail.instances._record import IDLE, Record, shown
-from dovetail.instances._tables import (
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import METRICS
+from dovetail.instances.reading.tables import (
     Cell,
     Column,
     Row,
@@ -15,9 +18,6 @@ from dovetail.instances._tables import (
     column_of,
     known_columns,
 )
-from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.errors import InputError
-from dovetail.instances.instance import METRICS
 
 _R = TypeVar("_R", bound=Record)
 

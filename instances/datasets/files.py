@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.instances import measured
-from dovetail.instances._parquet import parquet_bytes, parquet_table
-from dovetail.instances._plausible import require_slowdowns
 from dovetail.instances._record import listed
-from dovetail.instances._tables import Cell, Column, Table, csv_bytes, read_table, used
 from dovetail.instances.datasets._rows import (
     PAIR_REQUIRED,
     PROFILE_COLUMNS,
@@ -32,7 +29,10 @@ from dovetail.instances.datasets.dataset import DataSet, doubts, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.raw_files import LIBRARY, FilePath, write_bytes
+from dovetail.instances.reading.parquet import parquet_bytes, parquet_table
+from dovetail.instances.reading.plausible import require_slowdowns
+from dovetail.instances.reading.raw_files import LIBRARY, FilePath, write_bytes
+from dovetail.instances.reading.tables import Cell, Column, Table, csv_bytes, read_table, used
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")

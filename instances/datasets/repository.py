@@ -25,8 +25,8 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.raw_files import FilePath
-from dovetail.instances.shares import share_code, share_of
+from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.slowdowns.shares import share_code, share_of
 
 REPOSITORY: Final = "repository.db"
 """Its file name in the folder of a service or a campaign."""

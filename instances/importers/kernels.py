@@ -21,13 +21,13 @@ from urllib.parse import quote
 import numpy as np
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import MOST_ROWS, as_number, lines_in
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Metrics
 from dovetail.instances.kernel_records import LIMITS, KernelGpu, KernelRecords, kernel_metrics
-from dovetail.instances.raw_files import FilePath, read_bytes
+from dovetail.instances.reading.raw_files import FilePath, read_bytes
+from dovetail.instances.reading.tables import MOST_ROWS, as_number, lines_in
 
 NSIGHT: Final = "Nsight Systems"
 TORCH: Final = "torch.profiler"

@@ -13,8 +13,8 @@ from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import EntryKey, Instance, SharingMode, SlowdownEntry
-from dovetail.instances.raw_files import FilePath
-from dovetail.instances.shares import share_code
+from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.slowdowns.shares import share_code
 
 
 class ImportedPairs(NamedTuple):

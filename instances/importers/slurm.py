@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dovetail.instances._record import shown
-from dovetail.instances._syntax import parse_json
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._hostlist import MOST_NAMES, hostnames
 from dovetail.instances.instance import Instance
-from dovetail.instances.raw_files import read_text
+from dovetail.instances.reading.raw_files import read_text
+from dovetail.instances.reading.syntax import parse_json
 
 _PATIENCE_S: Final = 60.0
 _UNUSABLE: Final = {

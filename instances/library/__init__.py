@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dovetail.instances import measured
 from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
-from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError, hint
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.reading.syntax import parse_yaml
 
 __all__ = ["LibraryInstance", "Optimum", "load", "manifest", "names", "path"]
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from dovetail.instances._record import Record, Text, listed, shown
-from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError, hint
+from dovetail.instances.reading.syntax import parse_yaml
 
 __all__ = ["LibraryDataSet", "manifest", "names", "path"]
 

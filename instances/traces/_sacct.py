@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances._record import shown
-from dovetail.instances._tables import Row, read_piped
 from dovetail.instances.errors import InputError
+from dovetail.instances.reading.tables import Row, read_piped
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

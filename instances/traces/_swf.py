@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import shown
-from dovetail.instances._tables import Row, as_number, lines_of
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.reading.tables import Row, as_number, lines_of
 from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

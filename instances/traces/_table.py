@@ -10,9 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from dovetail.instances._parquet import parquet_bytes, parquet_table
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import (
+from dovetail.instances.errors import InputError
+from dovetail.instances.reading.parquet import parquet_bytes, parquet_table
+from dovetail.instances.reading.tables import (
     Cell,
     Column,
     Row,
@@ -25,7 +26,6 @@ from dovetail.instances._tables import (
     read_table,
     used,
 )
-from dovetail.instances.errors import InputError
 from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

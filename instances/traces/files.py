@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from dovetail.instances._tables import first_line
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.raw_files import FilePath, write_bytes
+from dovetail.instances.reading.raw_files import FilePath, write_bytes
+from dovetail.instances.reading.tables import first_line
 from dovetail.instances.traces._sacct import COMMAND
 from dovetail.instances.traces._table import csv_of, parquet_of
 from dovetail.instances.traces.kinds import kinds_with, require_options, trace_kind

@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from dovetail.instances._record import Name, Record, Text, listed, shown
-from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
+from dovetail.instances.reading.syntax import parse_yaml
 from dovetail.instances.traces._table import read_csv_trace
 from dovetail.instances.traces.trace import Trace
 

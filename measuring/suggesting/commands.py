@@ -27,7 +27,7 @@ COLUMNS: Final = ("workload", "and", "shares", "slowdown", "of the other", "wort
 def suggest(options: Namespace) -> int:
     """Print the pairs whose measurement is worth most to the plan."""
     from dovetail.measuring.suggesting.suggestions import SuggestionRound, suggestions
-    from dovetail.predictors.training import process
+    from dovetail.predictors.fitted.training import process
 
     data = read_dataset(options.data).in_mode(options.sharing)
     gpu_model = _gpu_model(options, data)

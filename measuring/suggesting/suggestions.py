@@ -23,7 +23,7 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
-from dovetail.instances.slowdown_table import Caps
+from dovetail.instances.slowdowns.slowdown_table import Caps
 from dovetail.measuring.suggesting.knowledge_gradient import (
     BestPlan,
     Sharing,
@@ -31,10 +31,10 @@ from dovetail.measuring.suggesting.knowledge_gradient import (
     knowledge_gradient,
 )
 from dovetail.predictors.features import Features
+from dovetail.predictors.fitted.posterior import JobsWithCoRunners, Moments, Posterior
+from dovetail.predictors.fitted.rows import UNPROFILED, training_rows
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
-from dovetail.predictors.posterior import JobsWithCoRunners, Moments, Posterior
 from dovetail.predictors.predictor import cap_of
-from dovetail.predictors.rows import UNPROFILED, training_rows
 
 CONFIDENCE: Final = 0.9
 """Confidence of the bounds that gSLAs limit before a pair is measured."""

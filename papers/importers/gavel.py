@@ -6,10 +6,10 @@ import math
 from itertools import chain
 from pathlib import Path
 
-from dovetail.instances._tables import Row, read_tsv
 from dovetail.instances.datasets.dataset import DataSet, entries, nodes
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
+from dovetail.instances.reading.tables import Row, read_tsv
 from dovetail.papers.importers.gavel_table import (
     TRACE,
     Gang,

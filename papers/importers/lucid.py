@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from itertools import permutations
 
-from dovetail.instances._tables import Row, read_csv, table_of
 from dovetail.instances.datasets.dataset import DataSet, entries, nodes
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance
+from dovetail.instances.reading.tables import Row, read_csv, table_of
 
 GPU_MODEL = "RTX 3090"
 MEMORY_MIB = 24576.0

@@ -7,9 +7,9 @@ Source: the repository ``boringlee24/socc22-miso``, gathered in two tables: ``so
 
 from __future__ import annotations
 
-from dovetail.instances._tables import Row, read_csv, table_of
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
+from dovetail.instances.reading.tables import Row, read_csv, table_of
 
 GPU_MODEL = "A100-40GB"
 

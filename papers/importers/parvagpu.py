@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
+from dovetail.instances.reading.tables import Row, read_csv
 
 GPU_MODEL = "A100-80GB"
 SLICES: Mapping[int, str] = {

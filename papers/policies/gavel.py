@@ -14,7 +14,7 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.formulations.arrays import Floats
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.rearrange import (
     Group,
     Rounds,

@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail.formulations.modes import iteration_time
 from dovetail.instances.instance import Workload
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.rearrange import (
     Group,
     Rounds,

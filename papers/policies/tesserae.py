@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from dovetail.formulations.arrays import Floats
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.rearrange import (
     Group,
     Rounds,

@@ -28,9 +28,9 @@ from dovetail.papers.forms.totals import Totals, pair_table
 from dovetail.papers.predictors._trees import forest_of_sklearn
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import Member
+from dovetail.predictors.fitted.fits import Member
+from dovetail.predictors.fitted.rows import measured_pairs, training_rows
 from dovetail.predictors.predictor import FloatArray, IntArray
-from dovetail.predictors.rows import measured_pairs, training_rows
 
 require_package("sklearn", "train", "fitting sm_allocation")
 

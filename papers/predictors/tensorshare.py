@@ -13,8 +13,8 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.plugins import require_package
 from dovetail.papers.forms.network import Layer, Layers, Network, Ranges, Reals
 from dovetail.predictors.estimators.registry import FittingTask, GpuModelOption, ModelSpec
+from dovetail.predictors.fitted.rows import DirectedRows, training_rows
 from dovetail.predictors.predictor import FloatArray, IntArray
-from dovetail.predictors.rows import DirectedRows, training_rows
 
 require_package("sklearn", "train", "fitting tensorshare")
 

@@ -12,7 +12,7 @@ from dovetail.instances.datasets.files import dataset_files, read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.instances.plugins import require_package
-from dovetail.instances.raw_files import write_text
+from dovetail.instances.reading.raw_files import write_text
 from dovetail.predicting.commands import about_data, require_gpu_models
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.outputs import print_either, require_separate
@@ -38,7 +38,7 @@ def evaluate(options: Namespace) -> int:
 def report(options: Namespace) -> int:
     """Write a page that shows how good the predictions are."""
     from dovetail.papers.studies.report import report_html
-    from dovetail.predictors.model_file import load_model
+    from dovetail.predictors.fitted.model_file import load_model
 
     read = (*dataset_files(options.data), *filter(None, [options.model]))
     require_separate(read, options.output, options.figures)

@@ -28,8 +28,8 @@ from dovetail.papers.studies.evaluation import (
     evaluation,
 )
 from dovetail.papers.studies.power_accuracy import PowerAccuracy, power_accuracy
+from dovetail.predictors.fitted.rows import DirectedRows, measured_pairs
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import DirectedRows, measured_pairs
 from dovetail.solver import match_pairs
 
 ROUNDS: Final = 20

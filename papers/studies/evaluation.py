@@ -18,10 +18,10 @@ import numpy as np
 from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
-from dovetail.predictors.bounds import calibrate
 from dovetail.predictors.estimators.registry import ModelSpec, Progress, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import (
+from dovetail.predictors.fitted.bounds import calibrate
+from dovetail.predictors.fitted.folds import (
     Fold,
     family_folds,
     fitted,
@@ -29,10 +29,10 @@ from dovetail.predictors.folds import (
     variant_folds,
     workload_folds,
 )
+from dovetail.predictors.fitted.rows import DirectedRows, HeldOut, measured_pairs
+from dovetail.predictors.fitted.standing import novelty, standings
+from dovetail.predictors.fitted.training import Prepared, Tried, prepared, tried
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import DirectedRows, HeldOut, measured_pairs
-from dovetail.predictors.standing import novelty, standings
-from dovetail.predictors.training import Prepared, Tried, prepared, tried
 
 Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)

@@ -11,8 +11,8 @@ from scipy.stats import rankdata
 
 from dovetail.instances._record import Count, Name, NonNegative, Number, Record
 from dovetail.instances.datasets.dataset import DataSet
+from dovetail.predictors.fitted.rows import training_rows
 from dovetail.predictors.predictor import FloatArray
-from dovetail.predictors.rows import training_rows
 
 LEAST_CORRELATION: Final = 0.4
 """The paper leaves out features whose Pearson correlation with the slowdown is smaller."""

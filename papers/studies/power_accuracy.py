@@ -9,8 +9,8 @@ import numpy as np
 
 from dovetail.instances._record import Record
 from dovetail.instances.datasets.dataset import DataSet
-from dovetail.predictors.folds import family_folds, random_folds
-from dovetail.predictors.rows import measured_pairs, training_rows
+from dovetail.predictors.fitted.folds import family_folds, random_folds
+from dovetail.predictors.fitted.rows import measured_pairs, training_rows
 
 _LEAST: Final = 2
 """The fewest pairs of a fit and of a test."""

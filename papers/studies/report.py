@@ -30,8 +30,8 @@ from dovetail.papers.studies.evaluation import (
 )
 from dovetail.papers.studies.feature_study import FeatureStudy, feature_study
 from dovetail.predicting.facts import model_facts
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.predictor import FloatArray
-from dovetail.predictors.trained import TrainedPredictor
 from dovetail.toolkit.charts import LIMIT, OTHER, Chart, bars, curves, dots, points
 from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 from dovetail.toolkit.wording import NO_FIGURE, two_digits

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import listed, shown
-from dovetail.instances._tables import Row, read_tsv, table_of
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.raw_files import FilePath
+from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.tables import Row, read_tsv, table_of
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob
 from dovetail.papers.importers.gavel_table import TRACE, gpu_models, read_throughputs

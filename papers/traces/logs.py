@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.errors import InputError
+from dovetail.instances.reading.tables import Row, read_csv
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

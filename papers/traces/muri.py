@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.instances._tables import Row, read_csv
-from dovetail.instances.raw_files import FilePath
+from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.tables import Row, read_csv
 from dovetail.instances.traces._left_out import jobs_of
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.instances._tables import Row, read_headless
+from dovetail.instances.reading.tables import Row, read_headless
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import Name, Record, Text
-from dovetail.instances._syntax import json_items
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.raw_files import read_text
+from dovetail.instances.reading.raw_files import read_text
+from dovetail.instances.reading.syntax import json_items
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

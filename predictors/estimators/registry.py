@@ -11,9 +11,9 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import SharingMode
 from dovetail.instances.plugins import plugins, require_package
+from dovetail.predictors.fitted.rows import DirectedRows
 from dovetail.predictors.forms import Form
 from dovetail.predictors.predictor import FloatArray
-from dovetail.predictors.rows import DirectedRows
 
 
 class PairEstimator(Protocol):

@@ -22,14 +22,14 @@ from dovetail.formulations.entries import Book, Combination, Member, Template
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Workload
-from dovetail.instances.isolated import BEHIND
-from dovetail.instances.sets import (
+from dovetail.instances.slowdowns.isolated import BEHIND
+from dovetail.instances.slowdowns.sets import (
     LARGEST,
     capped_set_slowdown,
     set_slowdown,
     slowdown_with_idle,
 )
-from dovetail.instances.shares import (
+from dovetail.instances.slowdowns.shares import (
     BEST_EFFORT,
     caps_of,
     full_splits,
@@ -37,7 +37,7 @@ from dovetail.instances.shares import (
     share_of,
     share_total,
 )
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
 _KEPT = 0.9

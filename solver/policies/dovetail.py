@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.values import JobValues
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft

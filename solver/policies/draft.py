@@ -13,7 +13,7 @@ from dovetail.formulations.arrays import Floats
 from dovetail.formulations.rules import room_mib
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL, RESOURCES, Hosts
-from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
 from dovetail.solver.policies.state import Job, State
 

@@ -24,8 +24,8 @@ from dovetail.formulations.rules import most_bound, slowdown_at_last, tail_bound
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
-from dovetail.instances.sets import slowdown_at
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.sets import slowdown_at
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 
 LEAST_REMAINING_S = 1.0
 """The assumed remaining seconds of a job that has exceeded its estimate."""

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.formulations.arrays import Bools
-from dovetail.formulations.groups import Groups
-from dovetail.formulations.placement import seat
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.shares import share_of
+from dovetail.instances.slowdowns.shares import share_of
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work, waiting_work

@@ -18,7 +18,7 @@ import pytest
 from dovetail.cli.main import main
 from dovetail.cli.parser import parsed
 from dovetail.instances import library, measured
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES

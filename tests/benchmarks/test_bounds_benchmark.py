@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.standing import STANDINGS
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.standing import STANDINGS
 from tests.predictors.synthetic import synthetic
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "bounds.py"

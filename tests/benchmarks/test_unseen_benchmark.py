@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC
+from dovetail.predictors.fitted.rows import DirectedRows, training_rows
 from dovetail.predictors.forms.hierarchy import FEATURES, SHARE
-from dovetail.predictors.rows import DirectedRows, training_rows
 from tests.predictors.synthetic import GPU, synthetic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "unseen.py"

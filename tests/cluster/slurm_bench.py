@@ -29,7 +29,8 @@ PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}
 
 _SERVE = """
 from dovetail.cli.main import program
-from dovetail.cluster import options, slurm_finder
+from dovetail.cluster import options
+from dovetail.cluster.slurm import finder as slurm_finder
 options.MOST_LEASE_S = 600
 slurm_finder._SETTLE_S = 1
 program()

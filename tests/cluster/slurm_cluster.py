@@ -236,7 +236,7 @@ def head_of(home: Path) -> psutil.Process | None:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
-            if {"dovetail.cluster.slurm_programs", "head", f"{home}/slurm"} <= {*words}:
+            if {"dovetail.cluster.slurm.programs", "head", f"{home}/slurm"} <= {*words}:
                 return process
     return None
 

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.cluster.options import RayPlan
 from dovetail.cluster.ray_finder import RayFinder
-from dovetail.cluster.slurm_ray import environment, ray_start
+from dovetail.cluster.slurm.ray_parts import environment, ray_start
 from dovetail.instances.errors import UnsupportedError
 from tests.executor.waiting import LIMIT_S
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cluster.slurm_ray import ray_start
+from dovetail.cluster.slurm.ray_parts import ray_start
 from tests.executor.waiting import LIMIT_S, wait_until
 
 NOBODY = 65534

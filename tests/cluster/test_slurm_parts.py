@@ -10,9 +10,9 @@ import pytest
 
 from dovetail.cluster.options import SlurmPlan, slurm_plan
 from dovetail.cluster.ray_finder import unreachable
-from dovetail.cluster.slurm_commands import SlurmError, seconds, slurm
-from dovetail.cluster.slurm_programs import own_directory, within_allocation
-from dovetail.cluster.slurm_ray import address_towards, make_secrets
+from dovetail.cluster.slurm.commands import SlurmError, seconds, slurm
+from dovetail.cluster.slurm.programs import own_directory, within_allocation
+from dovetail.cluster.slurm.ray_parts import address_towards, make_secrets
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.gpus.injected_nvml import injected
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -116,7 +116,7 @@ def test_a_directory_that_others_own_is_refused(tmp_path):
 
 _HEAD = """
 import sys
-from dovetail.cluster import slurm_programs
+from dovetail.cluster.slurm import programs as slurm_programs
 slurm_programs.STAY_S = 2.0
 sys.exit(slurm_programs.main())
 """

@@ -4,7 +4,7 @@ import pytest
 
 from tests.test_working_directory import imports_all_that_it_needs
 
-PROGRAMS = ("dovetail.cluster.ray_driver", "dovetail.cluster.slurm_programs")
+PROGRAMS = ("dovetail.cluster.ray_driver", "dovetail.cluster.slurm.programs")
 """What `module_command` is asked to run by the cluster."""
 
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
-from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.run_files import home_token
-from dovetail.executor.pools.start_barrier import ForkServer
+from dovetail.executor.pools.runs.files import home_token
+from dovetail.executor.pools.runs.processes import tokens
+from dovetail.executor.pools.runs.start_barrier import ForkServer
 
 from .waiting import wait_until
 

@@ -19,7 +19,7 @@ from dovetail.executor.state_instance import (
 )
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, Start, State
 from tests.executor.simulation.test_random_decisions import world as random_world
 from tests.executor.simulation.worlds import world

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from dovetail.formulations.budget import STEPS_PER_S, UNLIMITED, Budget, OutOfTimeError, WorkClock
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.errors import ArgumentError
 from dovetail.instances.generate import generate
 from dovetail.solver.registry import Auto

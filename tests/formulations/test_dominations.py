@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.dominations import ALONE, Dominations, SeatTable
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.worker_graph import WorkerGraph
+from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.worker_graph import WorkerGraph
 from dovetail.instances.instance import Instance
 
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from dovetail.solver.rounds import solve
 from tests.data import small

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from dovetail.formulations import listing
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.candidates import listing
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from tests.data import small
 from tests.strategies import Shape, random_instance

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver.rounds import solve

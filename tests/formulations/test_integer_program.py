@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, score
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import ceiling, score
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.greedy import Rule, greedy_counts

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.groups import Groups
-from dovetail.formulations.moves import fewest_moves
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.moves import fewest_moves
+from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Instance
 from dovetail.solver.greedy import greedy_counts

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dovetail.formulations.listing import list_groups
+from dovetail.formulations.candidates.listing import list_groups
 from dovetail.formulations.objectives import job_values
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Instance
 from dovetail.solver.registry import Auto

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.formulations.pair_graph import PairGraph
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.pair_graph import PairGraph
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.placement import place
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.placement import place
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.listing import list_groups
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.refusals import NONE_DISPLACED, Refusal, Refusals, sites_of
+from dovetail.formulations.candidates.listing import list_groups
+from dovetail.formulations.candidates.refusals import NONE_DISPLACED, Refusal, Refusals, sites_of
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from tests.strategies import Shape, random_instance
 

@@ -6,8 +6,8 @@ import pytest
 
 from dovetail import check
 from dovetail.formulations import rules
-from dovetail.instances import _check_rules
 from dovetail.instances._record import IDLE
+from dovetail.instances.checking import rules as checked_rules
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver.policies import policy_named
@@ -15,8 +15,8 @@ from tests.executor.simulation.worlds import finishes, run, trace, world
 
 
 def test_second_opinions_have_the_same_tolerances():
-    assert rules.MEMORY_TOLERANCE_MIB == _check_rules.MEMORY_TOLERANCE_MIB
-    assert rules.GSLA_TOLERANCE == _check_rules.GSLA_TOLERANCE
+    assert rules.MEMORY_TOLERANCE_MIB == checked_rules.MEMORY_TOLERANCE_MIB
+    assert rules.GSLA_TOLERANCE == checked_rules.GSLA_TOLERANCE
 
 
 def test_a_rate_alone_needs_both_measurements():

@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.worker_graph import ANY, WorkerGraph
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.worker_graph import ANY, WorkerGraph
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance

@@ -10,9 +10,9 @@ from time import process_time
 
 import pytest
 
-from dovetail.instances import raw_files
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, read_instance, read_plan
+from dovetail.instances.reading import raw_files
 from dovetail.instances.schemas import FILES as SCHEMAS
 from dovetail.instances.schemas import SHIPPED
 from tests.data import example_data, plan_data

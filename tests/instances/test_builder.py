@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.library import load, names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.hosts import Hosts, host_slowdown, needs
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.plan import Assignment, Plan

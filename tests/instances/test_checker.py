@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.instances._check_values import sensitivities
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checking.checker import CheckReport, check
+from dovetail.instances.checking.values import sensitivities
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName

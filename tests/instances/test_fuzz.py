@@ -14,9 +14,9 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dovetail.instances import _syntax
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance, read_plan
+from dovetail.instances.reading import syntax
 from tests.data import example_data, plan_data
 
 PARSERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
@@ -138,11 +138,11 @@ def test_any_data(folder, data):
 def test_any_yaml(folder, parser, text):
     path = folder / "fuzz.yaml"
     path.write_text(text, encoding="utf-8")
-    kept, _syntax.LOADER = _syntax.LOADER, parser
+    kept, syntax.LOADER = syntax.LOADER, parser
     try:
         judge(read_plan, path)
     finally:
-        _syntax.LOADER = kept
+        syntax.LOADER = kept
 
 
 @fuzzed

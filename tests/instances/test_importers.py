@@ -60,7 +60,7 @@ def test_unreadable_table_gives_one_line(tmp_path, name, content, message):
     ],
 )
 def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("dovetail.instances.raw_files.MOST_BYTES", 2**20)
+    monkeypatch.setattr("dovetail.instances.reading.raw_files.MOST_BYTES", 2**20)
     path = tmp_path / name
     if name.endswith(".gz"):
         path.write_bytes(gzip.compress(b"a,b\n" * 2**20))
@@ -72,7 +72,7 @@ def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeyp
 
 
 def test_tables_of_any_number_of_rows_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.instances._tables.MOST_ROWS", 3)
+    monkeypatch.setattr("dovetail.instances.reading.tables.MOST_ROWS", 3)
     path = pairs_file(tmp_path, *["me,A,shared,1,x,y,1,1,ok,"] * 3)
     with pytest.raises(InputError, match=r"pairs\.csv: must have at most 3 lines"):
         import_pairs(path, 1)

@@ -4,13 +4,13 @@ import pytest
 
 from dovetail import solve
 from dovetail.instances._record import IDLE
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.isolated import isolated_entries, isolated_entry
 from dovetail.instances.plan import Plan
+from dovetail.instances.slowdowns.isolated import isolated_entries, isolated_entry
 from dovetail.predictors import predict
-from dovetail.solver.explanations import explain
+from dovetail.solver.explaining.explanations import explain
 
 
 def serving(metrics=None, entries=(), shares=("idle",), isolation="blocks", **cluster):

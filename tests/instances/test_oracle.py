@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan

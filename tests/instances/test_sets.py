@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.sets import LARGEST, capped_set_slowdown, set_slowdown, slowdown_at
-from dovetail.instances.shares import full_splits
+from dovetail.instances.slowdowns.sets import (
+    LARGEST,
+    capped_set_slowdown,
+    set_slowdown,
+    slowdown_at,
+)
+from dovetail.instances.slowdowns.shares import full_splits
 
 
 def equal(slowdown, count):

@@ -15,7 +15,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.jobs.journal import read_events  # noqa: E402
 from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
-from dovetail.executor.live.tracks import WatchOptions  # noqa: E402
+from dovetail.executor.live.observation.tracks import WatchOptions  # noqa: E402
 from dovetail.executor.mps import processes  # noqa: E402
 from dovetail.executor.pools import gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile  # noqa: E402

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.pools.submissions import PoolSubmissions
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.measuring.split_measuring import Probe
 
 

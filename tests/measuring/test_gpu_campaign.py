@@ -20,7 +20,7 @@ from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.instances.datasets import read_dataset
 from dovetail.measuring.campaign import experiments, read_campaign
 from dovetail.measuring.ledger import read_ledger, settled
-from dovetail.predictors.model_file import load_model
+from dovetail.predictors.fitted.model_file import load_model
 from tests.measuring import synthetic_campaign
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"

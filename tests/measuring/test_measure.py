@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.runs.processes import runs
 from dovetail.executor.pools.shim.kernel import every_process
 from dovetail.instances.datasets import (
     DataSet,

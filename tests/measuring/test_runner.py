@@ -11,7 +11,7 @@ import time
 import pytest
 
 from dovetail.executor.pools.cpu import SOURCE
-from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.runs.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.instances.datasets import read_dataset
 from dovetail.measuring import device as device_module

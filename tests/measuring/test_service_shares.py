@@ -18,7 +18,7 @@ pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.gpus.splits import SplitKey, read_splits
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.gathering import GatherOptions
+from dovetail.executor.live.rounds.gathering import GatherOptions
 from dovetail.executor.pools.share_gate import WANTED, find_program
 from dovetail.measuring.split_measuring import ProductsProgram
 from tests.executor.gpus.gpu_machine import gpu_machine, stand_in_cublas

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dovetail.executor.gpus.splits import Product
-from dovetail.executor.pools.processes import tokens
+from dovetail.executor.pools.runs.processes import tokens
 from dovetail.measuring import split_measuring
 from dovetail.measuring.split_measuring import GateError, measure_shares
 from dovetail.measuring.workloads import products

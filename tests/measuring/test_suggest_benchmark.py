@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.rows import training_rows
 from tests.predictors.synthetic import GPU, synthetic
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "measuring" / "suggest.py"

@@ -7,7 +7,7 @@ from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.measuring.suggesting.suggestions import QueuedGang, SuggestionRound, suggestions
-from dovetail.predictors.training import process
+from dovetail.predictors.fitted.training import process
 from tests.predictors.synthetic import GPU, synthetic
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.instance import Instance
 from dovetail.papers.importers.gavel import import_gavel

@@ -9,8 +9,8 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.plugins import Plugin
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import Member, ModelFit
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.fits import Member, ModelFit
+from dovetail.predictors.fitted.trained import TrainedPredictor
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def register(monkeypatch):
     """Make the form and the bound known to model files."""
     plugin = Plugin("form", "linear", "some-package", f"{__name__}:Linear")
     monkeypatch.setattr("dovetail.predictors.forms.plugins", {"form": {"linear": plugin}}.get)
-    monkeypatch.setattr("dovetail.predictors.model_file.Calibration", Margin)
+    monkeypatch.setattr("dovetail.predictors.fitted.model_file.Calibration", Margin)
 
 
 def linear(*weights, base=1.0):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.predictors.folds import family_folds, random_folds, variant_folds
-from dovetail.predictors.rows import DirectedRows, HeldOut
+from dovetail.predictors.fitted.folds import family_folds, random_folds, variant_folds
+from dovetail.predictors.fitted.rows import DirectedRows, HeldOut
 
 
 class Population(NamedTuple):

@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.bounds import BrokenBounds, Calibration, calibrate, coverage, gang_coverage
-from dovetail.predictors.planned import BLIND, GANGS, Setting, draw_round, outcome, partners, tables
-from dovetail.predictors.standing import (
+from dovetail.predictors.fitted.bounds import (
+    BrokenBounds,
+    Calibration,
+    calibrate,
+    coverage,
+    gang_coverage,
+)
+from dovetail.predictors.fitted.planned import (
+    BLIND,
+    GANGS,
+    Setting,
+    draw_round,
+    outcome,
+    partners,
+    tables,
+)
+from dovetail.predictors.fitted.standing import (
     CO_RUNNER_OF_NEW_FAMILY,
     KNOWN,
     NEW,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import SlowdownEntry
-from dovetail.predictors.bounds import calibrate
-from dovetail.predictors.planned import BLIND
-from dovetail.predictors.standing import KNOWN
+from dovetail.predictors.fitted.bounds import calibrate
+from dovetail.predictors.fitted.planned import BLIND
+from dovetail.predictors.fitted.standing import KNOWN
 from dovetail.solver.rounds import solve
 from tests.predictors.population import of_matrices
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.drift import BoundOutcome, drift
+from dovetail.predictors.fitted.drift import BoundOutcome, drift
 
 
 def outcomes(broken, confidence=0.9, workload="a"):

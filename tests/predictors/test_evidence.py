@@ -9,11 +9,12 @@ import pytest
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Metrics, Workload
-from dovetail.predictors import evidence, in_doubt, predict
-from dovetail.predictors.evidence import Evidence, codes
-from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.repeats import repeats_of
-from dovetail.predictors.training import fit, update
+from dovetail.predictors import in_doubt, predict
+from dovetail.predictors.fitted import evidence
+from dovetail.predictors.fitted.evidence import Evidence, codes
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.repeats import repeats_of
+from dovetail.predictors.fitted.training import fit, update
 from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_model_file import parts, refused, rewrite
 

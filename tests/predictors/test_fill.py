@@ -11,7 +11,7 @@ import dovetail
 from dovetail import predictors
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.shares import share_code
+from dovetail.instances.slowdowns.shares import share_code
 from dovetail.predictors import AnalyticPredictor, KernelsPredictor, Prediction
 
 HEAVY = {"sm_active": 0.9, "dram_active": 0.3, "pcie_rx_bytes_s": 0.0}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.sets import set_slowdown
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.sets import set_slowdown
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors import missing, predict, unsupported
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, Spy, fit, linear, member, simple
 
 SM = {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.4}

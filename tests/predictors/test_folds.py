@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("sklearn", reason="needs the extra train")
 
 from dovetail.instances.datasets import DataSet, Measurement
-from dovetail.predictors.folds import random_folds
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.training import prepared, tried
+from dovetail.predictors.fitted.folds import random_folds
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.training import prepared, tried
 from tests.predictors.synthetic import synthetic
 
 FAST = ("constant", "hierarchical")

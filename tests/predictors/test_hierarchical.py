@@ -13,7 +13,10 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import family_folds, held_out, random_folds
+from dovetail.predictors.fitted.folds import family_folds, held_out, random_folds
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.training import fit
 from dovetail.predictors.forms.hierarchy import (
     ALONE,
     BATCH,
@@ -25,9 +28,6 @@ from dovetail.predictors.forms.hierarchy import (
     warped,
 )
 from dovetail.predictors.kernels import RANGES, KernelsPredictor, Law
-from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.training import fit
 from tests.predictors.made_up_names import committed
 from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_analytic_form import COLUMNS, EXPECTED_FAILURES

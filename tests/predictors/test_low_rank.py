@@ -10,10 +10,10 @@ from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import InputError
 from dovetail.predictors.estimators._factors import Cells, completed
 from dovetail.predictors.estimators.hierarchical import Hierarchical
-from dovetail.predictors.folds import random_folds, workload_folds
+from dovetail.predictors.fitted.folds import random_folds, workload_folds
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.training import fit, update
 from dovetail.predictors.forms.hierarchy import FEATURES, Hierarchy
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.training import fit, update
 from tests.predictors.made_up_names import GPU, committed, made
 
 

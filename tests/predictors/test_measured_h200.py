@@ -6,7 +6,7 @@ import pytest
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.instance import Workload
 from dovetail.predictors import AnalyticPredictor, load_model, predict, save_model
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.training import fit
 from dovetail.solver.rounds import solve
 
 

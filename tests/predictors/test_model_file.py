@@ -13,9 +13,9 @@ import pytest
 
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
-from dovetail.predictors.about import About, TrainingData
-from dovetail.predictors.model_file import UNITS, load_model, save_model
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.about import About, TrainingData
+from dovetail.predictors.fitted.model_file import UNITS, load_model, save_model
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, busy, fit, linear, member, register
 
 DATA = DataSet.from_data(
@@ -293,7 +293,7 @@ def test_other_ways_of_packing(saved):
 
 
 def test_a_small_file_that_would_unpack_to_much(saved, monkeypatch):
-    monkeypatch.setattr("dovetail.predictors._archive.MOST_BYTES", 2**20)
+    monkeypatch.setattr("dovetail.predictors.fitted.archive.MOST_BYTES", 2**20)
     rewrite(saved, {WEIGHTS: b"\x00" * 2**22})
     assert saved.stat().st_size < 2**14
     refused(saved, "must hold at most 1 MiB, got 4 MiB")

@@ -7,10 +7,10 @@ import pytest
 
 from dovetail.instances.datasets import Measurement
 from dovetail.predictors.estimators.hierarchical import Hierarchical
+from dovetail.predictors.fitted.online import ALARM, LEAST, Drifts, Online, Residual
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.training import fit
 from dovetail.predictors.forms.hierarchy import FEATURES
-from dovetail.predictors.online import ALARM, LEAST, Drifts, Online, Residual
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.training import fit
 from tests.predictors.synthetic import GPU, synthetic
 
 BEGUN = 40

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from dovetail.predictors.planned import (
+from dovetail.predictors.fitted.planned import (
     BLIND,
     GANGS,
     HeldOutSlowdowns,
@@ -17,8 +17,8 @@ from dovetail.predictors.planned import (
     partners,
     tables,
 )
-from dovetail.predictors.rows import DirectedRows, HeldOut
-from dovetail.predictors.standing import (
+from dovetail.predictors.fitted.rows import DirectedRows, HeldOut
+from dovetail.predictors.fitted.standing import (
     CO_RUNNER_OF_NEW_FAMILY,
     KNOWN,
     NEW,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
-from dovetail.predictors.posterior import JobsWithCoRunners, Posterior
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.posterior import JobsWithCoRunners, Posterior
+from dovetail.predictors.fitted.rows import training_rows
 from tests.predictors.synthetic import synthetic
 
 

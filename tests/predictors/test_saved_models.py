@@ -10,15 +10,15 @@ import pytest
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS
-from dovetail.predictors._archive import packed, unpacked
-from dovetail.predictors.bounds import calibrate
 from dovetail.predictors.estimators.registry import MODELS, spec
-from dovetail.predictors.fits import Member, ModelFit
-from dovetail.predictors.folds import family_folds, held_out, random_folds
-from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.planned import BLIND
-from dovetail.predictors.rows import training_rows
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.archive import packed, unpacked
+from dovetail.predictors.fitted.bounds import calibrate
+from dovetail.predictors.fitted.fits import Member, ModelFit
+from dovetail.predictors.fitted.folds import family_folds, held_out, random_folds
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.planned import BLIND
+from dovetail.predictors.fitted.rows import training_rows
+from dovetail.predictors.fitted.trained import TrainedPredictor
 
 GPU = "V100"
 NAMES = [f"w{k}" for k in range(7)]

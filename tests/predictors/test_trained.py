@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors import UNCAPPED
-from dovetail.predictors.trained import TrainedPredictor
+from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.solver import best_splits
 from tests.predictors.fitted import Margin, busy, fit, linear, member, simple
 
@@ -191,7 +191,7 @@ def test_blocks_do_not_show(monkeypatch):
     whole = capped().predict_table(workloads, SPLITS)
     rows = [(a, b, (50, 50)) for a in workloads for b in workloads]
     answers = ask(capped(), workloads, *rows)
-    monkeypatch.setattr("dovetail.predictors.trained._BLOCK_ROWS", 5)
+    monkeypatch.setattr("dovetail.predictors.fitted.trained._BLOCK_ROWS", 5)
     blocks = capped().predict_table(workloads, SPLITS)
     assert (whole.slowdown == blocks.slowdown).all()
     assert (whole.upper == blocks.upper).all()

@@ -12,11 +12,11 @@ from dovetail.instances.errors import DovetailError, InputError, UnsupportedErro
 from dovetail.instances.plugins import OWN, Plugin
 from dovetail.predictors.estimators.registry import AUTO, MODELS, GpuModelOption, model_names, spec
 from dovetail.predictors.fill import predict
-from dovetail.predictors.folds import random_folds
-from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.online import Online
-from dovetail.predictors.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
-from dovetail.predictors.training import fit, prepared, tried, update
+from dovetail.predictors.fitted.folds import random_folds
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.online import Online
+from dovetail.predictors.fitted.standing import NEW, NEW_CO_RUNNER, OF_NEW_FAMILIES, STANDINGS
+from dovetail.predictors.fitted.training import fit, prepared, tried, update
 from tests.predictors.fitted import linear, member
 from tests.predictors.synthetic import GPU, synthetic
 
@@ -284,7 +284,7 @@ def test_the_power_of_pairs_is_up_to_plugins(data, monkeypatch, packages, power_
         name: Plugin("power", name, name, f"{__name__}:power_of_pairs" if name != OWN else "none:")
         for name in packages
     }
-    monkeypatch.setattr("dovetail.predictors.training.plugins", {"power": here}.get)
+    monkeypatch.setattr("dovetail.predictors.fitted.training.plugins", {"power": here}.get)
     found = answers(fit(data.replace(measurements=measured), "constant"), data).power_w
     assert found is None if power_w is None else found == pytest.approx(power_w)
 

@@ -23,7 +23,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Plan
-from dovetail.solver.explanations import Change, explain
+from dovetail.solver.explaining.explanations import Change, explain
 from dovetail.solver.rounds import solve
 
 Data = dict[str, Any]

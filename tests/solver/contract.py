@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.formulations.pair_graph import PartialSharingError
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.pair_graph import PartialSharingError
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName

@@ -24,7 +24,7 @@ from random import Random
 import numpy as np
 
 from dovetail.formulations.values import JobValues
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError, VerificationError
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from dovetail import check, solve
-from dovetail.formulations import listing
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import gain_ceiling, score
+from dovetail.formulations.candidates import listing
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import gain_ceiling, score
 from dovetail.instances import library
-from dovetail.instances.checker import with_claims
+from dovetail.instances.checking.checker import with_claims
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver import rounds
-from dovetail.solver.explanations import NOT_EXAMINED, explain
+from dovetail.solver.explaining.explanations import NOT_EXAMINED, explain
 from tests.data import small
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import random_instance

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from dovetail.formulations.budget import Budget, WallClock
 from dovetail.formulations.entries import SlowdownIndex
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, ObjectiveValue, Plan
-from dovetail.solver.explanations import (
+from dovetail.solver.explaining.explanations import (
     NOT_EXAMINED,
     Explanation,
     Remedy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Assignment

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.placement import seat
-from dovetail.formulations.problems import Problem
-from dovetail.instances.checker import check
+from dovetail.formulations.programs.placement import seat
+from dovetail.formulations.programs.problems import Problem
+from dovetail.instances.checking.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.plans import assignments

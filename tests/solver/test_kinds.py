@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations import listing, memory
-from dovetail.formulations.groups import Groups
-from dovetail.formulations.listing import list_groups
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import fitting, score, worthwhile
-from dovetail.instances.checker import check
+from dovetail.formulations import memory
+from dovetail.formulations.candidates import listing
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.listing import list_groups
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import fitting, score, worthwhile
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dovetail.formulations.budget import Budget
-from dovetail.solver.lexicographic import Heaviest
-from dovetail.solver.pairing_problem import PairingProblem, PairList, PairMatrix, PairSet
+from dovetail.solver.matching.lexicographic import Heaviest
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairList, PairMatrix, PairSet
 from dovetail.solver.types import Limits
 
 WEIGHTS = {
@@ -139,8 +139,8 @@ def pair_list(may_share: np.ndarray) -> PairList:
 
 @pytest.mark.parametrize("few", [0, 20])
 def test_pairs_in_a_list_and_in_a_matrix_are_worth_the_same(few, monkeypatch):
-    monkeypatch.setattr("dovetail.solver.pairing_problem._SMALL", 0)
-    monkeypatch.setattr("dovetail.solver.pairing_problem._FEW", few)
+    monkeypatch.setattr("dovetail.solver.matching.pairing_problem._SMALL", 0)
+    monkeypatch.setattr("dovetail.solver.matching.pairing_problem._FEW", few)
     for seed in range(20):
         case = Case.random(seed, "few")
         pairs = pair_list(np.isfinite(case.pair))

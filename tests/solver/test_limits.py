@@ -16,11 +16,11 @@ import pytest
 
 from benchmarks.equal_jobs import Processor
 from dovetail.formulations.budget import Budget, InterruptibleClock, WallClock
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
-from dovetail.solver._interruptible import interruptible
+from dovetail.solver.backends.interruptible import interruptible
 from dovetail.solver.pairing.matching import compile_kernels
 from dovetail.solver.rounds import solve
 from dovetail.solver.stages import PLACED

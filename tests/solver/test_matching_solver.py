@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
-from dovetail.solver.networkx_solver import _exchanged
+from dovetail.solver.backends.networkx_solver import _exchanged
 from dovetail.solver.rounds import solve
 from tests.data import small
 

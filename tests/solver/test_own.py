@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dovetail import Answer, JobValues, Plan, check, solve
-from dovetail.formulations.listing import list_groups
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.candidates.listing import list_groups
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
-from dovetail.solver.highs import Highs
+from dovetail.solver.backends.highs import Highs
 from dovetail.solver.registry import solver_named
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify

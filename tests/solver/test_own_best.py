@@ -5,10 +5,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
-from dovetail.solver.own_best import own_best
-from dovetail.solver.price_certificate import PriceDual, proven_by_prices
+from dovetail.solver.matching.own_best import own_best
+from dovetail.solver.matching.price_certificate import PriceDual, proven_by_prices
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import OPTIMAL_GAP, Proven, relative_gap
 from tests.formulations.test_worker_graph import partial_rounds

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from dovetail.formulations.pair_graph import PartialSharingError
-from dovetail.formulations.problems import Problem
-from dovetail.instances.checker import check
+from dovetail.formulations.programs.pair_graph import PartialSharingError
+from dovetail.formulations.programs.problems import Problem
+from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
-from dovetail.solver.exact_pairs import paired_counts
-from dovetail.solver.partial_pairs import best_partial_sharing
+from dovetail.solver.matching.exact_pairs import paired_counts
+from dovetail.solver.matching.partial_pairs import best_partial_sharing
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import OPTIMAL_GAP, Limits, relative_gap
 from tests.data import small

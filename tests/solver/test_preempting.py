@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Plan
-from dovetail.solver.explanations import explain, explain_waiting
+from dovetail.solver.explaining.explanations import explain, explain_waiting
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.solver.contract import FAMILIES

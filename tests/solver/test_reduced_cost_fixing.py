@@ -9,12 +9,12 @@ import pytest
 from scipy.sparse import csr_array
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.integer_program import IntegerProgram
-from dovetail.formulations.problems import Problem
+from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
-from dovetail.solver.cpsat import CpSat
-from dovetail.solver.highs import Highs
-from dovetail.solver.reduced_cost_fixing import ReducedCostFixing, Relaxation
+from dovetail.solver.backends.cpsat import CpSat
+from dovetail.solver.backends.highs import Highs
+from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing, Relaxation
 from dovetail.solver.types import Limits
 
 

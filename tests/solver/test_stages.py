@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import ceiling
 from dovetail.instances import library
-from dovetail.instances.checker import check
-from dovetail.solver.lexicographic import WeightPrice
+from dovetail.instances.checking.checker import check
+from dovetail.solver.matching.lexicographic import WeightPrice
 from dovetail.solver.rounds import solve
 from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import Limits, Maximum, Proven

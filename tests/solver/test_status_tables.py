@@ -11,7 +11,7 @@ from ortools.sat import cp_model_pb2
 from scipy.optimize import milp
 
 from dovetail.instances.plan import Stopped
-from dovetail.solver import cpsat, highs
+from dovetail.solver.backends import cpsat, highs
 
 WORDS = get_args(Stopped)
 
@@ -31,7 +31,7 @@ def test_every_status_of_scipy_is_mapped():
 def test_every_status_of_pulp_is_mapped():
     # In a process of its own, as PuLP may import highspy, which clashes with OR-Tools.
     code = (
-        "import pulp; from dovetail.solver._pulp import STOPPED; "
+        "import pulp; from dovetail.solver.backends.pulp_programs import STOPPED; "
         "print(set(STOPPED) == set(pulp.LpSolution), sorted(set(STOPPED.values())))"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dovetail import solve
-from dovetail.formulations.problems import Problem
-from dovetail.instances.checker import check
+from dovetail.formulations.programs.problems import Problem
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
-from dovetail.solver import table_pairs as module
-from dovetail.solver.exact_pairs import best_matching
-from dovetail.solver.table_pairs import table_pairs
+from dovetail.solver.matching import table_pairs as module
+from dovetail.solver.matching.exact_pairs import best_matching
+from dovetail.solver.matching.table_pairs import table_pairs
 from dovetail.solver.types import Limits
 from tests.data import small
 from tests.strategies import Shape, random_instance

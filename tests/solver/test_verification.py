@@ -10,16 +10,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dovetail.formulations import pair_tables, problems
-from dovetail.formulations.pair_graph import PairGraph
-from dovetail.formulations.problems import Problem
+from dovetail.formulations import pair_tables
+from dovetail.formulations.programs import problems
+from dovetail.formulations.programs.pair_graph import PairGraph
+from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import Verification
-from dovetail.solver import price_certificate
-from dovetail.solver.matching_solver import MatchingSolver
-from dovetail.solver.pair_certificate import proven_by_pairs
+from dovetail.solver.matching import price_certificate
+from dovetail.solver.matching.matching_solver import MatchingSolver
+from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
@@ -145,7 +146,7 @@ def test_a_graph_that_is_wrong_proves_nothing(monkeypatch, broken, objective):
 
 def test_running_jobs_that_the_search_takes_for_fixed_prove_nothing(monkeypatch):
     instance = generate(16, seed=1, gangs=False, running=0.4)
-    joined = "dovetail.formulations.pair_graph._joinable"
+    joined = "dovetail.formulations.programs.pair_graph._joinable"
     monkeypatch.setattr(joined, lambda groups, joins: np.zeros(len(groups.round.classes), bool))
     assert refused(instance)
 
@@ -160,7 +161,7 @@ def test_tables_of_large_rounds_that_are_wrong_prove_nothing(monkeypatch):
         return replace(table, slowdown=table.slowdown * 2, upper=table.upper * 2)
 
     monkeypatch.setattr(pair_tables, "_known", halved)
-    monkeypatch.setattr("dovetail.solver.table_pairs.MOST_GROUPS", 0)
+    monkeypatch.setattr("dovetail.solver.matching.table_pairs.MOST_GROUPS", 0)
     with pytest.raises(VerificationError, match="a pair has negative reduced cost"):
         verify(instance, solve(instance))
 

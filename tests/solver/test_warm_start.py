@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import score
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import score
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
-from dovetail.solver.array_solver import start_counts
+from dovetail.solver.backends.array_solver import start_counts
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.admission import AdmissionLimits
+from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository

@@ -23,7 +23,7 @@ import pytest
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.views import Chosen
+from dovetail.executor.live.requests.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application, client, guards
 from dovetail.live.client import Client
@@ -365,8 +365,8 @@ def test_many_waiters_for_a_job_cost_one_look(live, monkeypatch):
 
 
 def test_concurrent_requests_share_a_costly_plan(live, monkeypatch):
-    from dovetail.executor.live import previews
-    from dovetail.executor.live.deciding import Decider
+    from dovetail.executor.live.requests import previews
+    from dovetail.executor.live.rounds.deciding import Decider
 
     live.client.submit([job()])
     made = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.instance import Instance

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.planning.comparison import compare
 from dovetail.planning.report import report_html
 from dovetail.planning.tables import plan_view
-from dovetail.solver.explanations import explain
+from dovetail.solver.explaining.explanations import explain
 from dovetail.solver.rounds import solve
 from tests.api.planning.test_tables import printed
 from tests.data import small

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail import __version__
 from dovetail.instances import library
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Plan

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from dovetail.instances import library
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Waiting
 from dovetail.planning import tables as plan_tables

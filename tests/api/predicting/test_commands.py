@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from dovetail.instances.datasets import Repository, write_dataset
-from dovetail.predictors.model_file import save_model
+from dovetail.predictors.fitted.model_file import save_model
 from tests.predictors.fitted import simple
 from tests.predictors.measured import measured
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from dovetail.instances.files import read_instance, write_instance
-from dovetail.predictors.model_file import save_model
-from dovetail.predictors.trained import TrainedPredictor
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.model_file import save_model
+from dovetail.predictors.fitted.trained import TrainedPredictor
+from dovetail.predictors.fitted.training import fit
 from tests.predictors.fitted import Margin, linear, member, register, simple
 from tests.predictors.fitted import fit as fit_of
 from tests.predictors.synthetic import GPU, synthetic

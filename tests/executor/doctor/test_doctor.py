@@ -23,7 +23,7 @@ from dovetail.executor.gpus.splits import (  # noqa: E402
     keep_splits,
 )
 from dovetail.executor.pools.cpu import CpuPool  # noqa: E402
-from dovetail.executor.pools.processes import TOKEN  # noqa: E402
+from dovetail.executor.pools.runs.processes import TOKEN  # noqa: E402
 from dovetail.instances.plugins import OWN, Plugin, plugins  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.waiting import wait_until  # noqa: E402

@@ -20,8 +20,8 @@ from pathlib import Path
 from dovetail.executor.gpus.nvml import Nvml
 from dovetail.executor.gpus.splits import Product, SplitEvidence, Splits
 from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import PIPE_DIRECTORY

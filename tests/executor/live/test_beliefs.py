@@ -7,11 +7,11 @@ import math
 import pytest
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.executor.live.beliefs import Beliefs, Source
+from dovetail.executor.live.observation.beliefs import Beliefs, Source
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
-from dovetail.instances.isolated import BEHIND
-from dovetail.predictors.repeats import repeats_of
+from dovetail.instances.slowdowns.isolated import BEHIND
+from dovetail.predictors.fitted.repeats import repeats_of
 
 UNCAPPED = (None, None)
 

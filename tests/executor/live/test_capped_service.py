@@ -7,7 +7,7 @@ import textwrap
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.pools.simulated import SimulatedNode
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from tests.executor.live.test_gathering import cores, job
 from tests.executor.live.test_gathering import service_in as gathering_in

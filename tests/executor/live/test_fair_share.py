@@ -10,9 +10,9 @@ from dovetail.executor.jobs import checkpoint
 from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import OVER, QUEUED
-from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.errors import RefusedError
-from dovetail.executor.live.fair_share import standings
+from dovetail.executor.live.requests.admission import AdmissionLimits
+from dovetail.executor.live.rounds.fair_share import standings
 from dovetail.instances.errors import InputError
 from tests.executor.waiting import wait_until
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
-from dovetail.executor.live.findings import (
+from dovetail.executor.live.observation.findings import (
     Slowed,
     measurement,
     moment,
@@ -15,7 +15,7 @@ from dovetail.executor.live.findings import (
     solo_profile,
     with_kernels_of,
 )
-from dovetail.executor.live.rates import Rate
+from dovetail.executor.live.observation.rates import Rate
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances.datasets import SoloProfile
 from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS

@@ -20,13 +20,13 @@ import pytest
 from dovetail.executor.gpus.splits import SplitKey, read_splits
 from dovetail.executor.jobs.journal import Journal, read_events, read_state_machine
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.gathering import Gatherer, GatherOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.rounds.gathering import Gatherer, GatherOptions
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.made_up_shares import MadeUpProgram, SimulatedProgram
-from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.run_files import home_token
+from dovetail.executor.pools.runs.files import home_token
+from dovetail.executor.pools.runs.processes import tokens
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance

@@ -10,12 +10,12 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from dovetail.executor.live import fitting, learning
-from dovetail.executor.live.learning import LEAST_PAIRS, Learner
+from dovetail.executor.live.observation import fitting, learning
+from dovetail.executor.live.observation.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Metrics
 from dovetail.predictors import save_model
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.training import fit
 from tests.executor.waiting import wait_until
 
 MODEL = "A100"
@@ -56,7 +56,7 @@ def learner_of():
 @pytest.fixture
 def usual_priority(monkeypatch):
     """Give fits their share of the machine; at low priority they would wait for other tests."""
-    main = "import sys; from dovetail.executor.live.fitting import main"
+    main = "import sys; from dovetail.executor.live.observation.fitting import main"
     program = f"{main}; sys.exit(main(sys.argv[1:]))"
     monkeypatch.setattr(learning, "module_command", lambda _: (sys.executable, "-P", "-c", program))
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dovetail.executor.live import notifying
+from dovetail.executor.live.requests import notifying
 from tests.executor.waiting import wait_until
 
 from .test_service import ME, service_in, spec

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dovetail.executor.live.planning import PlannedDecision, plan_of
-from dovetail.instances.checker import check
+from dovetail.executor.live.rounds.planning import PlannedDecision, plan_of
+from dovetail.instances.checking.checker import check
 from dovetail.instances.plan import Plan
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import (
     Decision,
     Job,

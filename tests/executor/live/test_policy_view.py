@@ -12,17 +12,17 @@ from dovetail import check, solve
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
-from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.policy_view import PolicyView
-from dovetail.executor.live.sharing_classes import workload_name
-from dovetail.executor.live.starts import (
+from dovetail.executor.live.observation.beliefs import Beliefs
+from dovetail.executor.live.rounds.policy_view import PolicyView
+from dovetail.executor.live.rounds.sharing_classes import workload_name
+from dovetail.executor.live.rounds.starts import (
     CannotStartError,
     in_groups,
     place,
     refusal,
     reservations,
 )
-from dovetail.executor.live.taking_part import MOST_IN_ROUND
+from dovetail.executor.live.rounds.taking_part import MOST_IN_ROUND
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live import deciding
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.rounds import deciding
 from dovetail.executor.simulation import simulate
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.generate import generate

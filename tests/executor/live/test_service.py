@@ -12,10 +12,10 @@ import pytest
 from dovetail.executor.jobs.journal import Journal, JournalError, read_events
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.admission import AdmissionLimits
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError

@@ -11,8 +11,8 @@ import pytest
 
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.tracks import WatchOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import SAMPLE_S
 from dovetail.executor.system.directories import LOCK

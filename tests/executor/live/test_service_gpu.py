@@ -12,7 +12,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.jobs.specs import Owner  # noqa: E402
 from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
-from dovetail.executor.live.tracks import WatchOptions  # noqa: E402
+from dovetail.executor.live.observation.tracks import WatchOptions  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.executor.system.bounded_folders import MOST_BYTES  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402

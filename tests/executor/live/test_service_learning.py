@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.tracks import WatchOptions
+from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
-from dovetail.instances.checker import check
+from dovetail.instances.checking.checker import check
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
 from tests.executor.live.test_service import ME, is_in, kinds, service_in, spec

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dovetail.executor.live.tails import LEAST, Tails, tail_of
+from dovetail.executor.live.observation.tails import LEAST, Tails, tail_of
 from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from dovetail.executor.jobs import events
-from dovetail.executor.live.tracks import WatchOptions
-from dovetail.executor.live.watch import RunWatch, watched
-from dovetail.executor.pools.progress import hook_environment, read_progress
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.observation.watch import RunWatch, watched
+from dovetail.executor.pools.runs.progress import hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
 from tests.executor.live.test_watch import Known, profile

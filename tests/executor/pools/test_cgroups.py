@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.pools import cgroups
-from dovetail.executor.pools.cgroups import (
+from dovetail.executor.pools.runs import cgroups
+from dovetail.executor.pools.runs.cgroups import (
     CgroupParent,
     CpuGroupsV2,
     find_groups,

@@ -11,7 +11,7 @@ import pytest
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.names import cpu_options
 from dovetail.executor.pools.pool import NodePool
-from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.runs.processes import runs
 from dovetail.executor.pools.shim.kernel import stat_of
 from dovetail.instances.errors import InputError
 from tests.executor.local_runs import Watched, a_run, cleared, python

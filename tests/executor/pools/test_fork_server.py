@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.pools import start_barrier as barriers
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import whole
-from dovetail.executor.pools.processes import holders
-from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.runs import start_barrier as barriers
+from dovetail.executor.pools.runs.files import RunFiles
+from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.processes import holders
+from dovetail.executor.pools.runs.start_barrier import StartBarrier
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
-from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import (
     Watched,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.runs.lease import Lease
 from dovetail.executor.pools.shim.lease import LAPSED, LeaseRecord, lease_line, read_lease
 from dovetail.executor.system.clock import boot_id, boot_s
 from tests.executor.local_runs import Watched, a_run, cleared, left_over
@@ -218,7 +218,7 @@ class TestLapse:
             "from pathlib import Path\n"
             "from dovetail.executor.system.clock import boot_s\n"
             "from dovetail.executor.jobs.specs import Run\n"
-            "from dovetail.executor.pools.lease import Lease\n"
+            "from dovetail.executor.pools.runs.lease import Lease\n"
             "from dovetail.executor.pools.local import LocalPool\n"
             "lease = Lease(Path(sys.argv[2]), 0.5)\n"
             "lease.renew_until(boot_s() + 5)\n"
@@ -283,7 +283,7 @@ class TestWhatIsInTheWay:
         assert exit_record(state)["lapsed"]
 
     def test_the_keeper_of_a_rank_kills_for_a_stopped_shim(self, pool, state, lease, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._OVERDUE_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._OVERDUE_S", 0.3)
         until_s = started(pool, lease, DEAF)
         os.kill(record(state)["shim"], signal.SIGSTOP)
         gone_s = all_gone_s(state)
@@ -291,7 +291,7 @@ class TestWhatIsInTheWay:
         assert pool.wait_for("rank_gone").reason == "its launcher was killed"
 
     def test_and_does_so_when_a_new_lease_has_begun(self, pool, state, lease, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._OVERDUE_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._OVERDUE_S", 0.3)
         until_s = started(pool, lease, DEAF)
         os.kill(record(state)["shim"], signal.SIGSTOP)
         wait_until(lambda: lease.lapsed)

@@ -18,9 +18,9 @@ import pytest
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import local
-from dovetail.executor.pools import run_supervisor as supervisor
 from dovetail.executor.pools.local import LocalPool, why_not_as
-from dovetail.executor.pools.processes import Process
+from dovetail.executor.pools.runs import supervisor
+from dovetail.executor.pools.runs.processes import Process
 from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.waiting import wait_until
@@ -404,7 +404,7 @@ class TestStopping:
     def test_a_launcher_that_does_not_answer_is_killed_with_all_it_guards(
         self, make, state, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.SHIM_KILL_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor.SHIM_KILL_S", 0.3)
         pool = make()
         pool.pool.launch(a_run(f"{ESCAPE} sleep 600", cwd=str(tmp_path)))
         other = escaped(tmp_path)
@@ -550,7 +550,7 @@ class TestFoundAgain:
     def test_a_record_that_can_be_read_again_is_believed_again(
         self, make, left, state, monkeypatch
     ):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._TROUBLE_S", 0.05)
         run, path = left
         record = path.read_text()
         path.write_text("")
@@ -710,7 +710,7 @@ class TestAKeeperInTrouble:
     """A hook that fails makes devices busy, never free."""
 
     def test_while_it_is_asked_whether_a_rank_is_ready(self, make, state, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._TROUBLE_S", 0.05)
         pool = make()
         failures = iter((True, True, False))
 
@@ -741,7 +741,7 @@ class TestAKeeperInTrouble:
         assert pool.pool.trouble == ""
 
     def test_what_has_ended_is_not_looked_at_without_a_pause(self, make, tmp_path, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 3600.0)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._TROUBLE_S", 3600.0)
         pool, looks = make(), []
 
         def ending(files):
@@ -751,7 +751,7 @@ class TestAKeeperInTrouble:
         os.mkfifo(tmp_path / "fifo")
         pool.pool.launch(a_run(f"read x < {tmp_path}/fifo; exit 3"))
         pool.wait_for("rank_ready")
-        monkeypatch.setattr("dovetail.executor.pools.run_files.RankFiles.ending", ending)
+        monkeypatch.setattr("dovetail.executor.pools.runs.files.RankFiles.ending", ending)
         (tmp_path / "fifo").write_text("end\n")
         pool.wait_for("rank_lost")
         # Only orders wake it: each makes it look once.
@@ -775,8 +775,8 @@ class TestAKeeperInTrouble:
         assert pool.wait_for("rank_ended", run="j1.1").status == -signal.SIGKILL
 
     def test_an_end_that_a_stopped_launcher_does_not_report(self, make, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._LOOK_S", 0.05)
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._UNREPORTED_S", 0.2)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._LOOK_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor._UNREPORTED_S", 0.2)
         pool = make()
         pool.pool.launch(a_run(("sleep", "600")))
         pid = pool.wait_for("rank_started").pid
@@ -821,7 +821,7 @@ class TestAKeeperInTrouble:
         wait_until(lambda: left_over(state) == [])
 
     def test_before_a_kill(self, make, state, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.SHIM_KILL_S", 0.1)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor.SHIM_KILL_S", 0.1)
         pool = make()
 
         def before_kill(run, rank):

@@ -16,13 +16,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import Part, Rendezvous, whole
-from dovetail.executor.pools.processes import holders
-from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.runs.files import RunFiles
+from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
+from dovetail.executor.pools.runs.processes import holders
+from dovetail.executor.pools.runs.start_barrier import StartBarrier
 from dovetail.executor.pools.shim.lease import LAPSED
-from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import (
     Watched,
@@ -235,7 +235,7 @@ class TestNothingOfItRuns:
         wait_until(lambda: (starts(), left_over(tmp_path / "n1")) == ({}, []))
 
     def test_when_it_is_not_committed(self, node, tmp_path, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.COMMIT_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor.COMMIT_S", 0.3)
         run, starts = noted(tmp_path)
         pool = node()
         prepared(pool, run, (0, 2))
@@ -376,7 +376,7 @@ import sys
 from pathlib import Path
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.runs.lease import Lease
 from dovetail.executor.pools.local import LocalPool
 run = Run.model_validate_json(sys.argv[3])
 lease = Lease(Path(sys.argv[2]))

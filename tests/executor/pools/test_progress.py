@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.pools.pool import Progress
-from dovetail.executor.pools.progress import HOOK_DIRECTORY, hook_environment, read_progress
 from dovetail.executor.pools.progress_hook.dovetail_progress import (
     BUCKETS,
     LATENCIES_SIZE,
@@ -29,6 +28,7 @@ from dovetail.executor.pools.progress_hook.dovetail_progress import (
     encode_latencies,
     latency_at,
 )
+from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY, hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import InputError
 from tests.executor.live.telling import ANN

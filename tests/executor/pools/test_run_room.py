@@ -13,7 +13,7 @@ import pytest
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.disk_space import require_space
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.run_room import RunRoom
+from dovetail.executor.pools.runs.room import RunRoom
 from tests.executor.local_runs import Watched, a_run, cleared
 from tests.executor.waiting import wait_until
 
@@ -152,7 +152,7 @@ class TestJobs:
 
 
 def test_the_number_of_runs_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.executor.pools.run_room.MOST_RUNS", 3)
+    monkeypatch.setattr("dovetail.executor.pools.runs.room.MOST_RUNS", 3)
     for number in range(6):
         (tmp_path / f"j{number}").mkdir()
         os.utime(tmp_path / f"j{number}", (number, number))
@@ -161,7 +161,7 @@ def test_the_number_of_runs_is_limited(tmp_path, monkeypatch):
 
 
 def test_what_has_not_ended_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.executor.pools.run_room.MOST_OF_A_USER", 0.0)
+    monkeypatch.setattr("dovetail.executor.pools.runs.room.MOST_OF_A_USER", 0.0)
     rank = tmp_path / "j1.1/rank0"
     rank.mkdir(parents=True)
     for name in ("log", "log.1", "log.2", "started.json"):

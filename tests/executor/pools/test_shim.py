@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.pools import processes
-from dovetail.executor.pools.parts import whole
-from dovetail.executor.pools.processes import holders
-from dovetail.executor.pools.progress import HOOK_DIRECTORY
-from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.runs import processes
+from dovetail.executor.pools.runs.files import RunFiles
+from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.processes import holders
+from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
+from dovetail.executor.pools.runs.start_barrier import StartBarrier
 from dovetail.executor.pools.shim import durable, kernel, output
-from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import a_run, cleared, fork_server, write_shim_spec
 from tests.executor.waiting import LIMIT_S, wait_until

@@ -10,8 +10,8 @@ import pytest
 
 from dovetail.executor.jobs.specs import Seat
 from dovetail.executor.pools.cpu import CpuPool
-from dovetail.executor.pools.processes import tokens
-from dovetail.executor.pools.submissions import PoolSubmissions
+from dovetail.executor.pools.runs.processes import tokens
+from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from tests.executor.waiting import LIMIT_S, wait_until
 
 SEAT = Seat(gpu="cpu-0")

@@ -9,7 +9,7 @@ from benchmarks.conservation import violations
 from dovetail.executor.simulation import Options, PolicyError, simulate
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Decision, Start, policy_named
 from dovetail.solver.policies.policy import RoundProof
 from tests.executor.simulation.worlds import finishes, run, trace, world

@@ -19,9 +19,9 @@ from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors import save_model
-from dovetail.predictors.training import fit
+from dovetail.predictors.fitted.training import fit
 from dovetail.solver.policies.exclusive import Fifo
 from tests.executor.simulation.worlds import trace, world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.conservation import violations
 from dovetail.executor.simulation import History, Options, simulate
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import Policy
 

@@ -364,7 +364,7 @@ def test_parquet_of_any_number_of_equal_rows_is_refused(tmp_path, monkeypatch):
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr("dovetail.instances._parquet.MOST_BYTES", 2**20)
+    monkeypatch.setattr("dovetail.instances.reading.parquet.MOST_BYTES", 2**20)
     place = tmp_path / "profiles.parquet"
     same = arrow.DictionaryArray.from_arrays(arrow.array([0] * 2**17, arrow.int32()), ["a" * 100])
     parquet.write_table(arrow.table({"workload": same, "gpu_model": same}), place)

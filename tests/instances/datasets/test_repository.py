@@ -30,7 +30,7 @@ from dovetail.instances.datasets import (
     write_dataset,
 )
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.predictors.rows import measured_pairs
+from dovetail.predictors.fitted.rows import measured_pairs
 from tests.instances.datasets.odd import data_sets
 
 A = SoloProfile(workload="a", gpu_model="V100", metrics={"ipc": 1.5}, metrics_variance={"ipc": 0.1})

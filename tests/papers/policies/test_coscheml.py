@@ -1,5 +1,5 @@
 from dovetail.executor.simulation import Options
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world
 from tests.papers.policies.profiled import companions, profiled

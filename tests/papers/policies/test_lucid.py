@@ -1,5 +1,5 @@
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.papers.policies.lucid import sharing_scores
 from dovetail.solver.policies import State, policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world

@@ -1,4 +1,4 @@
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.papers.policies.rearrange import Group, rearranged
 from dovetail.solver.policies import Job, State
 from tests.executor.simulation.worlds import world

@@ -10,7 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.predictors.standing import CO_RUNNER_OF_NEW_FAMILY, KNOWN, NEW_FAMILY, STANDINGS
+from dovetail.predictors.fitted.standing import (
+    CO_RUNNER_OF_NEW_FAMILY,
+    KNOWN,
+    NEW_FAMILY,
+    STANDINGS,
+)
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared" / "data" / "lucid"

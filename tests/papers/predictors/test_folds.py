@@ -9,8 +9,8 @@ from dovetail.papers.importers.lucid import lucid_data
 from dovetail.papers.predictors import tensorshare
 from dovetail.papers.predictors.tensorshare import TensorShareRegressor
 from dovetail.predictors.estimators.registry import FittingTask
-from dovetail.predictors.folds import fitted
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.folds import fitted
+from dovetail.predictors.fitted.rows import training_rows
 from tests.predictors.synthetic import synthetic
 from tests.predictors.test_folds import doubled, error, splits_of_two_gpu_models
 

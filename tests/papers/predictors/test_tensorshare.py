@@ -16,7 +16,7 @@ from dovetail.papers.forms.network import Network
 from dovetail.papers.importers.gavel import import_gavel
 from dovetail.papers.predictors.tensorshare import TABLE_4, TensorShareRegressor
 from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.rows import training_rows
 
 GAVEL = Path(__file__).parents[3] / "shared/data/gavel/simulation_throughputs.json.gz"
 SMALL = {"hidden_layer_sizes": (32, 16), "learning_rate_init": 0.01}

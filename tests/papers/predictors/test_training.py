@@ -9,8 +9,8 @@ from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.instances.errors import UnsupportedError
 from dovetail.papers.predictors.sm_allocation import totals
 from dovetail.predictors.estimators.registry import model_names, spec
-from dovetail.predictors.model_file import load_model, save_model
-from dovetail.predictors.training import fit, prepared
+from dovetail.predictors.fitted.model_file import load_model, save_model
+from dovetail.predictors.fitted.training import fit, prepared
 from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_training import answers
 

@@ -21,7 +21,7 @@ from dovetail.papers.predictors.sm_allocation import (
 )
 from dovetail.papers.studies.power_accuracy import power_accuracy
 from dovetail.predictors.estimators.registry import spec
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.rows import training_rows
 
 NAMES = ("castor", "coscheml", "sm_allocation")
 

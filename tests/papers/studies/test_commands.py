@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dovetail.papers.predictors import tensorshare
-from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.fitted.model_file import load_model, save_model
 from tests.api.predicting.test_commands import folder as folder
 from tests.api.predicting.test_commands import run as run
 from tests.predictors.fitted import simple

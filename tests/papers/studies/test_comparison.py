@@ -22,7 +22,7 @@ from dovetail.papers.studies.comparison import (
 from dovetail.papers.studies.evaluation import Coverage
 from dovetail.papers.studies.tables import comparison_view
 from dovetail.papers.studies.wording import verdict
-from dovetail.predictors.rows import training_rows
+from dovetail.predictors.fitted.rows import training_rows
 from tests.predictors.measured import measured
 
 # Greedy takes the 1.9 and is left with the 1.0; the best takes 1.8 + 1.8.

@@ -22,8 +22,8 @@ from dovetail.papers.studies.evaluation import (
 )
 from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, family_folds, held_out, random_folds
-from dovetail.predictors.rows import HeldOut, training_rows
+from dovetail.predictors.fitted.folds import Fold, family_folds, held_out, random_folds
+from dovetail.predictors.fitted.rows import HeldOut, training_rows
 from tests.predictors.measured import measured
 
 M, P = np.array([1.0, 2.0]), np.array([1.5, 1.5])

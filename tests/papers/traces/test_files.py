@@ -78,7 +78,7 @@ def test_a_broken_log_is_reported(tmp_path, job, message):
 
 def test_a_log_of_more_lines_than_a_table_may_have_is_recognised(tmp_path, monkeypatch):
     # What Microsoft publishes has some 20 lines for each of 117,325 jobs.
-    monkeypatch.setattr("dovetail.instances._tables.MOST_ROWS", 3)
+    monkeypatch.setattr("dovetail.instances.reading.tables.MOST_ROWS", 3)
     path = tmp_path / "cluster_job_log"
     job = logged("a", "01:00:00", ("01:01:00", "01:02:00", 1, 1))
     path.write_text(json.dumps([job], indent=4))

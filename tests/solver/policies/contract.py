@@ -19,7 +19,7 @@ import pytest
 
 from dovetail.executor.simulation import Options
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace, world

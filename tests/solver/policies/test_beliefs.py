@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.formulations.entries import SlowdownIndex
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.state import Job, Sharer, State

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dovetail.executor.simulation import simulate
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
 from dovetail.solver.rounds import solve
 from tests.executor.simulation.worlds import finishes, run, trace, world

@@ -9,7 +9,7 @@ import pytest
 from dovetail.executor.simulation import Options
 from dovetail.formulations.prices import Asks, GpuPrice, layout
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, Start, State, policy_named
 from dovetail.solver.policies.state import Reservation
 from tests.executor.simulation.worlds import finishes, run, trace, world

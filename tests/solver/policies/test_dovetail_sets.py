@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance
-from dovetail.instances.sets import set_slowdown
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.sets import set_slowdown
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import beliefs, policy_named
 from dovetail.solver.policies.beliefs import BeliefBook

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies import State
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job, Sharer

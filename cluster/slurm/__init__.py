@@ -1,0 +1,1 @@
+"""Nodes of Slurm: pilots, which are allocations in which Ray is started."""

@@ -1,0 +1,1 @@
+"""Observation of running jobs, and what the service learns from it."""

@@ -1,0 +1,1 @@
+"""Requests to the service: admitted, journalled, answered, and what users are shown."""

@@ -1,0 +1,238 @@
+"""Views of jobs and devices, made from the state machine and the readings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
+from dovetail.executor.jobs.words import brief
+from dovetail.executor.live.observation.readings import NOTHING, RunReading
+from dovetail.executor.live.requests.lacking import Lacks
+from dovetail.executor.live.requests.views import (
+    LISTED_CHARACTERS,
+    Chosen,
+    DeviceView,
+    JobView,
+    StepView,
+)
+from dovetail.executor.live.rounds.capping import why_capped
+from dovetail.executor.pools.pool import Usage
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster
+
+
+def listed(
+    machine: StateMachine,
+    over: bool,
+    chosen: Chosen,
+    now_s: float,
+    named: Callable[[LiveJob], str | None],
+) -> list[LiveJob]:
+    """Return the chosen jobs: only jobs that are not over, or all.
+
+    ``named`` returns the name of a job if it may be shown.
+
+    Raises
+    ------
+    InputError
+        If ``before`` names a job that never existed.
+    """
+    before = math.inf
+    if chosen.before is not None:
+        said = re.fullmatch(r"j([1-9]\d{0,17})", chosen.before, re.ASCII)
+        if said is None or int(said[1]) > machine.submitted:
+            raise InputError(f"must be the id of a job, got {shown(chosen.before)}", "before")
+        before = int(said[1])
+
+    def fits(job: LiveJob) -> bool:
+        ended_s = job.since_s if job.state in OVER else -math.inf
+        ended = chosen.within_s is None or ended_s >= now_s - chosen.within_s
+        asked = over or chosen.within_s is not None or chosen.state is not None
+        return (
+            (asked or job.state not in OVER)
+            and ended
+            and chosen.user in (None, job.spec.owner.name)
+            and chosen.name in (None, named(job))
+            and chosen.state in (None, job.state)
+            and int(job.id[1:]) < before
+        )
+
+    last = islice(filter(fits, reversed(machine.jobs.values())), chosen.limit)
+    return [*last][::-1]
+
+
+def job_views(
+    lacks: Lacks,
+    jobs: Iterable[LiveJob],
+    readings: Mapping[str, RunReading],
+    last: Mapping[str, RunReading],
+    history: bool = False,
+) -> list[JobView]:
+    """Return the views of jobs.
+
+    Parameters
+    ----------
+    lacks : Lacks
+        What waiting jobs lack, and the state machine that has the jobs.
+    jobs : iterable of LiveJob
+        The jobs.
+    readings, last : mapping of str to Reading
+        Readings of the present runs, and the last readings of runs that are over.
+    history : bool
+        Whether the views include the jobs' histories.
+    """
+    residents = lacks.machine.residents()
+    found = []
+    for job in jobs:
+        seen = NOTHING
+        if job.run is not None and job.state not in QUEUED:
+            seen = (readings if job.state in HOLDING else last).get(job.run.id, NOTHING)
+        capped = why_capped(lacks.view, job) if job.state in HOLDING else ""
+        found.append(_job_view(job, residents, seen, lacks.of_job(job), capped, history))
+    return found
+
+
+def _job_view(
+    job: LiveJob,
+    residents: Mapping[str, list[LiveJob]],
+    seen: RunReading,
+    waiting_for: str,
+    capped: str,
+    history: bool,
+) -> JobView:
+    spec, run = job.spec, job.run
+    seats = run.seats if run is not None else ()
+    others = [
+        tuple(other.id for other in residents.get(seat.gpu, ()) if other is not job)
+        for seat in seats
+        if job.state in HOLDING
+    ]
+    return JobView(
+        id=job.id,
+        name=spec.name,
+        owner=spec.owner.name,
+        uid=spec.owner.uid,
+        command=spec.command if history else brief(spec.command, LISTED_CHARACTERS),
+        cwd=spec.cwd,
+        workload=spec.workload,
+        workers=spec.workers,
+        priority=spec.priority,
+        nice=spec.nice,
+        gsla=spec.gsla,
+        isolation=spec.isolation,
+        unisolated=job.unisolated,
+        state=job.state,
+        why=job.why,
+        waiting_for=waiting_for,
+        submitted_s=job.submitted_s,
+        since_s=job.since_s,
+        started_s=next((step.at_s for step in job.history if step.state in WATCHED), None),
+        ended_s=job.since_s if job.state in OVER else None,
+        runs=job.runs,
+        run=run.id if run is not None else None,
+        gpus=tuple(seat.gpu for seat in seats),
+        shares=tuple(seat.share for seat in seats),
+        capped=capped,
+        co_runners=tuple(others),
+        pids=tuple(rank.pid for rank in job.ranks),
+        statuses=tuple(rank.status for rank in job.ranks),
+        walltime_s=spec.walltime_s,
+        retries=spec.retries,
+        grace_s=spec.grace_s,
+        checkpoint_s=spec.checkpoint_s,
+        stops_apart_s=spec.stops_apart_s,
+        public_log=spec.public_log,
+        output=spec.output,
+        error=spec.error,
+        held=job.held,
+        awaits=tuple(job.awaits),
+        index=spec.index,
+        history=tuple(StepView(**step._asdict()) for step in job.history) if history else (),
+        memory_mib=spec.memory_mib,
+        **seen._asdict(),
+    )
+
+
+def for_others(job: JobView) -> JobView:
+    """Return the view of a job for other users of a private service.
+
+    It has only the fields named below, which show why devices are busy and for how long. It does
+    not show what the job is, nor texts that might say so.
+    """
+    return JobView(
+        id=job.id,
+        owner=job.owner,
+        uid=job.uid,
+        command=(),
+        workload="",
+        workers=job.workers,
+        priority=job.priority,
+        nice=job.nice,
+        gsla=job.gsla,
+        isolation=job.isolation,
+        state=job.state,
+        why=job.state.value,
+        waiting_for=job.waiting_for,
+        submitted_s=job.submitted_s,
+        since_s=job.since_s,
+        started_s=job.started_s,
+        ended_s=job.ended_s,
+        runs=job.runs,
+        run=job.run,
+        gpus=job.gpus,
+        shares=job.shares,
+        co_runners=job.co_runners,
+        slowdown=job.slowdown,
+        predicted=job.predicted,
+        upper=job.upper,
+        predicted_by=job.predicted_by,
+        memory_mib=job.memory_mib,
+        memory_used_mib=job.memory_used_mib,
+        walltime_s=job.walltime_s,
+        retries=job.retries,
+        grace_s=job.grace_s,
+        checkpoint_s=job.checkpoint_s,
+        stops_apart_s=job.stops_apart_s,
+        public_log=job.public_log,
+        held=job.held,
+        awaits=job.awaits,
+        history=tuple(replace(step, why=step.state.value) for step in job.history),
+    )
+
+
+def device_views(
+    machine: StateMachine,
+    cluster: Cluster,
+    usage: Mapping[str, Usage],
+    power_w: Mapping[str, float],
+) -> tuple[DeviceView, ...]:
+    """Return the views of a pool's devices."""
+    residents, present = machine.residents(), machine.shares.present
+    found = []
+    for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
+        used = usage.get(gpu.id)
+        found.append(
+            DeviceView(
+                id=gpu.id,
+                node=node.id,
+                rack=node.rack,
+                model=gpu.model,
+                memory_mib=gpu.memory_mib,
+                jobs=tuple(job.id for job in residents.get(gpu.id, ())),
+                measuring=present.share if present and present.gpu == gpu.id else None,
+                used_mib=used.memory_mib if used else None,
+                power_w=power_w.get(gpu.id),
+                energy_j=used.energy_j if used else None,
+                metrics=used.metrics if used else {},
+                source=used.source if used else "",
+                trouble=machine.devices[gpu.id].trouble if gpu.id in machine.devices else "",
+            )
+        )
+    return tuple(found)

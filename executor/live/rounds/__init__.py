@@ -1,0 +1,1 @@
+"""Rounds of the service: what the policy sees, its decision, and the starts that follow."""

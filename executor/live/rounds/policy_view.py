@@ -1,0 +1,533 @@
+"""The pool as policies and plans see it, synchronised with the state machine and the beliefs.
+
+A policy's ``State`` knows only workloads. Jobs are therefore sorted into *kinds*
+(``sharing_classes.SharingClass``): jobs of one user's workload that need equal memory, and jobs
+that run alone, of any workload. The latter have no slowdowns, so they get no co-runners.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal
+
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec, Run, WorkloadKey
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.states import HOLDING, OVER, JobState
+from dovetail.executor.live.observation.beliefs import WHOLE, Belief, Beliefs
+from dovetail.executor.live.rounds.policy_jobs import (
+    LEAST_START_S,
+    UNKNOWN_WORK_S,
+    RunHistory,
+    TrackedJob,
+)
+from dovetail.executor.live.rounds.policy_state import KindState, useful_caps
+from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass, workload_name
+from dovetail.executor.live.rounds.taking_part import most_of, taking_part
+from dovetail.executor.state_instance import instance_of
+from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
+from dovetail.instances._record import IDLE, Idle
+from dovetail.instances.datasets.records import SoloProfile
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
+from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.slowdown_table import Caps
+from dovetail.solver.policies.policy import Start
+from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation
+
+MEMORY_STEP_MIB: Final = 64.0
+"""Memory given by owners is rounded up to a multiple of this, to keep the number of kinds low."""
+
+_KEPT_ALONE: Final = frozenset(
+    {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
+)
+
+
+class PolicyView:
+    """Keeps a policy's state up to date with the state machine, and makes instances of it.
+
+    Parameters
+    ----------
+    machine : StateMachine
+        Jobs and devices; only read.
+    cluster : Cluster
+        The pool's devices and the allowed shares (``NodePool.cluster``).
+    beliefs : Beliefs
+        The first beliefs; ``learn`` replaces them.
+    sharing : callable, optional
+        Returns why runs of one user (True) or of two users (False) may never share a device, or
+        None if they may (``NodePool.sharing``). Default: all may.
+    allowed : callable, optional
+        Returns the shares of a device model at which a library computes correctly
+        (``NodePool.allowed``). Default: the cluster's shares.
+
+    Attributes
+    ----------
+    state : State
+        The state that policies decide on; ``renew`` returns True when it is a new object.
+    """
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        cluster: Cluster,
+        beliefs: Beliefs,
+        sharing: Callable[[bool], str | None] = lambda same_user: None,
+        allowed: Callable[[str, str], Collection[int]] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.beliefs = beliefs
+        self.sharing = sharing
+        self._allowed = allowed
+        self.equip(cluster)
+        self._tracked: dict[str, TrackedJob] = {}
+        # Number of finished jobs of each workload, and their total seconds.
+        self._finished: Counter[WorkloadKey] = Counter()
+        self._lasted_s: defaultdict[WorkloadKey, float] = defaultdict(float)
+        self._place: dict[SharingClass, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._specs: dict[SharingClass, JobSpec] = {}
+        self._basis: tuple[object, ...] = ()
+        self._made: KindState
+        for live in self.machine.jobs.values():
+            self._note_duration(live)
+        self.renew(self.machine.now_s)
+
+    # Input.
+
+    def equip(self, cluster: Cluster) -> None:
+        """Use these devices of the pool from the next ``renew`` on."""
+        self.cluster = cluster
+        self._gpus = {gpu.id: gpu for node in cluster.nodes for gpu in node.devices}
+        self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
+        taken = cluster.reserve_mib + cluster.per_process_mib
+        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
+        self._most_mib = max(self._sizes_mib, default=0.0)
+        self._profiles: dict[str, Workload | None] = {}
+        self._stale = True
+
+    def learn(self, beliefs: Beliefs) -> None:
+        """Use newer beliefs from the next ``renew`` on."""
+        self.beliefs = beliefs
+        self._profiles = {}
+        self._stale = True
+
+    def note_progress(self, job: str, iterations: float, total: float | None, now_s: float) -> None:
+        """Update a job's completed and total work from its iterations in this run.
+
+        Ignored unless the job runs and its rate alone is known.
+        """
+        track = self._tracked.get(job)
+        known = self._known(workload_name(self.machine.jobs[job].spec)) if track else None
+        rate = known.throughput.get(WHOLE) if known else None
+        if track is None or rate is None or track.job.phase != "running":
+            return
+        seen = track.job
+        track.read_history(self._work_s(track.live), self.state.now)
+        seen.done_s = track.past.done_s + iterations / rate
+        seen.since_s = max(seen.since_s, now_s)
+        if total is not None:
+            seen.work_s = track.past.done_s + total / rate
+
+    def renew(self, now_s: float) -> bool:
+        """Bring ``state`` up to date with the state machine.
+
+        Policies must forget everything they remember by GPU or by workload when the state is a new
+        object. Jobs keep their numbers and their objects until they are over.
+
+        Parameters
+        ----------
+        now_s : float
+            The service's clock; it becomes ``state.now``.
+
+        Returns
+        -------
+        bool
+            True if ``state`` is a new object, because devices, workloads or beliefs have changed.
+        """
+        # Add the work done until now at the previous rates.
+        for job in (track.job for track in self._tracked.values()):
+            if job.phase == "running":
+                job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
+        finished = self._follow()
+        layout = Layout.of(self.machine.devices, self._gpus, self.machine.holding.values())
+        basis = (layout.troubled, self.machine.apart, self.machine.broken)
+        if basis != self._basis:
+            self._basis, self._stale = basis, True
+        # Most waiting jobs have not changed.
+        changed = [t for t in self._tracked.values() if self._stale or t.changed]
+        for track in changed:
+            track.kind = self._kind(track, layout)
+        replaced = self._rebuild_where_needed(layout, changed)
+        self.state.now = now_s
+        self._estimate_anew(finished)
+        self._fill(list(self._tracked.values()) if replaced else changed, layout)
+        return replaced
+
+    # Starts and beliefs.
+
+    def enter(self, start: Start) -> None:
+        """Enter a start into the state as if it were carried out."""
+        state, job = self.state, start.job
+        del state.pending[job.number]
+        state.reserved.pop(job.number, None)
+        state.running[job.number] = job
+        job.phase, job.gpus, job.shares = "running", start.gpus, start.shares
+        job.started_s = job.since_s = state.now
+        job.done_s = self._tracked[job.id].past.done_s
+        for gpu in start.gpus:
+            state.residents[gpu].append(job)
+        self._count_idle()
+        for gpu in start.gpus:
+            for resident in state.residents[gpu]:
+                resident.done_s, resident.since_s = resident.done(state.now), state.now
+                resident.rate = self._rate(resident)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the pool's devices."""
+        return self._models
+
+    def model(self, gpu: str) -> str:
+        """Return the model of a device of the pool."""
+        return self._gpus[gpu].model
+
+    def neighbours(self, gpus: Collection[str]) -> set[str]:
+        """Return the other devices on the nodes of these devices."""
+        nodes = [{gpu.id for gpu in node.devices} for node in self.cluster.nodes]
+        return set().union(*(there for there in nodes if not there.isdisjoint(gpus))) - {*gpus}
+
+    def allowed_for(self, spec: JobSpec, model: str) -> Collection[int | Idle]:
+        """Return the shares of a device model that a job may have with its workload's library."""
+        shares = set(caps_of(self.cluster.shares))
+        if shares and self._allowed:
+            shares.intersection_update(self._allowed(self.machine.library(spec), model))
+        behind = spec.isolation and spec.priority == "batch" and IDLE in self.cluster.shares
+        return {*shares, IDLE} if behind else shares
+
+    def isolation(self, live: LiveJob) -> Literal["", "latency", "best-effort"]:
+        """Return the role that a job can have in an isolated pair; empty if none.
+
+        A running job has a role only if it was started with it.
+        """
+        running = live.run if live.state in HOLDING else None
+        if live.spec.isolation is None or live.unisolated or IDLE not in self.cluster.shares:
+            return ""
+        if running is not None and not running.isolated:
+            return ""
+        return "latency" if live.spec.priority == "latency" else "best-effort"
+
+    def alone(self, spec: JobSpec, model: str) -> SoloProfile | None:
+        """Return the newest profile of a job's workload, alone and uncapped, for its gang size."""
+        return self.beliefs.alone.get((workload_name(spec), model, spec.workers))
+
+    def described(self, spec: JobSpec, model: str) -> SoloProfile | None:
+        """Return the newest profile of a job's workload, alone and uncapped, even without a rate.
+
+        It may be one of another gang size.
+        """
+        return self.beliefs.data.uncapped(workload_name(spec), model)
+
+    def belief(self, job: str, other: str, gpu: str) -> Belief | None:
+        """Return the belief about a job that shares a device with another; None if unknown.
+
+        Parameters
+        ----------
+        job, other : str
+            Ids of jobs that hold the device.
+        gpu : str
+            Id of the device.
+        """
+        live, their = self.machine.jobs[job], self.machine.jobs[other]
+        mine, theirs = (each.run and each.run.share_on(gpu) for each in (live, their))
+        return self.belief_at(live, their, (mine or None, theirs or None), self.model(gpu))
+
+    def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[Belief, ...]:
+        """Return the belief about each of two runs on a device; empty if nothing is known."""
+        if len(runs) != 2:
+            return ()
+        first, second = (run.job for run in runs)
+        found = [self.belief(*pair, gpu) for pair in ((first, second), (second, first))]
+        known = tuple(one for one in found if one and math.isfinite(one.slowdown))
+        return known if len(known) == len(found) else ()
+
+    def upper(self, job: str) -> float | None:
+        """Return the bound on a running job's slowdown with its present co-runners.
+
+        None if it runs alone, or if there is no bound for one of them.
+        """
+        found = self._with_co_runners(job)
+        bounds = [one.upper for one in found if one and one.bounded and not math.isnan(one.upper)]
+        return max(bounds) if bounds and len(bounds) == len(found) else None
+
+    def _with_co_runners(self, job: str) -> list[Belief | None]:
+        live, residents = self.machine.jobs[job], self.machine.residents()
+        return [
+            self.belief(job, other.id, seat.gpu)
+            for seat in (live.run.seats if live.run is not None else ())
+            for other in residents[seat.gpu]
+            if other is not live
+        ]
+
+    def belief_at(self, live: LiveJob, other: LiveJob, caps: Caps, model: str) -> Belief | None:
+        """Return the belief about two jobs at given shares; None if unknown."""
+        names = workload_name(live.spec), workload_name(other.spec)
+        return self._made.table.belief(model, caps, *names)
+
+    def instance(self) -> Instance:
+        """Return ``state`` as an instance, with its jobs and all beliefs.
+
+        Its workloads are the kinds. Devices that take no jobs and hold none are left out.
+        """
+        alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
+        origins = self._made.origins(self.state.predicted.models)
+        return instance_of(self.state, self.cluster, self._troubled, alone, origins)
+
+    # Kinds.
+
+    def _follow(self) -> set[WorkloadKey]:
+        """Track new jobs and drop ended ones; return the workloads of the jobs that finished."""
+        finished: set[WorkloadKey] = set()
+        queued = self.machine.queued
+        part = taking_part(queued, self.machine.reserved, most_of(len(self._gpus)))
+        left = (
+            t
+            for t in self._tracked.values()
+            if t.live.state in OVER
+            or t.live.barred
+            or t.spec is not t.live.spec
+            or (t.live.id in queued and t.live.id not in part)
+        )
+        for track in [*left]:
+            del self._tracked[track.live.id]
+            track.job.phase = "finished"
+            self.state.pending.pop(track.job.number, None)
+            if self._note_duration(track.live):
+                finished.add(track.spec.key)
+        for name in {*part, *self.machine.holding} - self._tracked.keys():
+            self._tracked[name] = track = TrackedJob.of(self.machine.jobs[name])
+            self._stale |= track.job.workers > self._sizes.get(track.name, 0)
+        return finished
+
+    def _note_duration(self, live: LiveJob) -> bool:
+        """Record the duration of a job if it finished; return whether it did."""
+        if live.state is not JobState.FINISHED:
+            return False
+        self._finished[live.spec.key] += 1
+        self._lasted_s[live.spec.key] += RunHistory.of(live).last_ran_s
+        return True
+
+    def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
+        """Update the estimated work of waiting jobs whose workload had a job finish."""
+        for track in self._tracked.values() if finished else ():
+            if track.spec.key in finished and track.job.phase == "pending":
+                track.job.work_s = self._work_s(track.live)
+
+    def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:
+        live, name = track.live, track.name
+        given, known = live.spec.memory_mib, self._known(name)
+        if given is None:
+            # A workload that ran once fits, however large the bound on its next run is.
+            need = min(known.memory_mib, self._most_mib) if known else 0.0
+        else:
+            need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+        shares = (
+            self.machine.may_share(live)
+            and live.state not in _KEPT_ALONE
+            and live.id not in layout.closed
+        )
+        if shares and known and need:
+            separated = any(live.id in pair for pair in self.machine.apart)
+            only = live.id if separated else ""
+            promised = live.spec.gsla is not None
+            return SharingClass(
+                live.spec.owner.uid, name, need, only, self.isolation(live), promised
+            )
+        return SharingClass(-1, "", self._least_device_mib(need))
+
+    def _known(self, name: str) -> Workload | None:
+        """Return a workload as profiled on the pool's device models; None if it is not profiled."""
+        if name not in self._profiles:
+            self._profiles[name] = self.beliefs.workload(name, self._models)
+        return self._profiles[name]
+
+    def _least_device_mib(self, need_mib: float) -> float:
+        """Return the largest memory need that fits on the same devices as this one.
+
+        This is all that distinguishes jobs that run alone.
+        """
+        enough = [size for size in self._sizes_mib if size >= need_mib]
+        if need_mib == 0 or len(enough) == len(self._sizes_mib):
+            return 0.0
+        return min(enough, default=need_mib)
+
+    def _rebuild_where_needed(self, layout: Layout, changed: Sequence[TrackedJob]) -> bool:
+        shown = [track for track in changed if track.live.id not in layout.hidden]
+        known = not self._stale and all(track.kind in self._place for track in shown)
+        if known and self._made.allowed == self._shares_of(self._specs):
+            return False
+        shown = [t for name, t in self._tracked.items() if name not in layout.hidden]
+        self._stale, self._troubled = False, layout.troubled
+        self._sizes = _gang_sizes(shown)
+        self._specs = {track.kind: track.live.spec for track in shown}
+        self._made = self._kind_state()
+        self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
+        self.state = self._made.state(self.cluster, layout)
+        self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
+        return True
+
+    def _kind_state(self) -> KindState:
+        known = [name for name in self._sizes if self._known(name) is not None]
+        caps = useful_caps(self.cluster, self.beliefs.measured_caps)
+        return KindState(
+            kinds=tuple(self._specs),
+            table=self.beliefs.table(
+                known, self._models, caps, self._sizes, self.cluster.sharing
+            ).after(self.machine.broken),
+            profile=self._known,
+            apart={same: self.sharing(same) is not None for same in (False, True)},
+            separated=frozenset(self.machine.apart),
+            allowed=self._shares_of(self._specs),
+            rules=self.cluster,
+        )
+
+    def _shares_of(
+        self, specs: Mapping[SharingClass, JobSpec]
+    ) -> Mapping[tuple[SharingClass, str], Collection[int | Idle]]:
+        """Return the shares that jobs of each kind may have on each model, from one job of each."""
+        return {
+            (kind, model): set() if kind.alone else self.allowed_for(spec, model)
+            for kind, spec in specs.items()
+            for model in self._models
+        }
+
+    # Jobs in a state.
+
+    def _fill(self, changed: Sequence[TrackedJob], layout: Layout) -> None:
+        """Enter changed jobs, which include all jobs that hold devices, into the state."""
+        state = self.state
+        shown = [track for track in changed if track.live.id not in layout.hidden]
+        for track in changed:
+            state.pending.pop(track.job.number, None)
+        for track in shown:
+            self._read_job(track)
+        self._line_up([track.job for track in shown if track.job.phase == "pending"])
+        holding = [track.job for track in shown if track.job.phase == "running"]
+        by_start = sorted(holding, key=lambda job: (job.started_s, job.number))
+        state.running.clear()
+        state.running.update((job.number, job) for job in by_start)
+        for residents in state.residents:
+            residents.clear()
+        for job in by_start:
+            for gpu in job.gpus:
+                state.residents[gpu].append(job)
+        self._count_idle()
+        for job in by_start:
+            job.rate = self._rate(job)
+        state.reserved = self._reserved()
+
+    def _reserved(self) -> dict[int, Reservation]:
+        """Return the reservations whose jobs and devices are in the state."""
+        place = self._gpu_place
+        return {
+            number: Reservation(tuple(place[gpu] for gpu in kept.gpus), kept.until_s)
+            for job, kept in self.machine.reserved.items()
+            if (number := self.machine.jobs[job].sequence) in self.state.pending
+            and all(gpu in place for gpu in kept.gpus)
+        }
+
+    def _line_up(self, waiting: Sequence[Job]) -> None:
+        """Insert jobs into the queue, in the order in which they began to wait."""
+        pending = self.state.pending
+        come = sorted(waiting, key=_wait)
+        if come and pending and _wait(pending[next(reversed(pending))]) > _wait(come[0]):
+            come = sorted([*pending.values(), *come], key=_wait)
+            pending.clear()
+        pending.update((job.number, job) for job in come)
+
+    def _count_idle(self) -> None:
+        state = self.state
+        for node, gpus in enumerate(state.machines.node_gpus):
+            idle = sum(not state.residents[gpu] for gpu in gpus)
+            state.idle_count[node] = 0 if node in state.down else idle
+
+    def _read_job(self, track: TrackedJob) -> None:
+        live, job, now = track.live, track.job, self.state.now
+        job.workload, track.alone_only = self._place[track.kind], live.alone_only
+        track.read_history(self._work_s(track.live), self.state.now)
+        if live.state not in HOLDING or live.run is None:
+            job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
+            job.work_s, job.checkpoint_s = self._work_s(live), math.inf
+            return
+        place = self._gpu_place
+        job.phase = "running"
+        job.gpus = tuple(place[seat.gpu] for seat in live.run.seats)
+        shares = tuple(seat.share for seat in live.run.seats)
+        job.shares = shares if any(shares) else None
+        if live.state is JobState.STARTING:
+            job.since_s = now
+        if live.state is JobState.STOPPING:
+            # Its devices are idle soon, so no other job has to be stopped for them.
+            job.work_s = job.done(now) + live.grace_s
+        job.resumed_s, job.checkpoint_s = track.past.done_s, math.inf
+        if live.state is JobState.RUNNING and live.spec.requeue:
+            job.checkpoint_s = _or(live.spec.checkpoint_s, math.inf)
+        job.stops_apart_s = _or(live.spec.stops_apart_s, STOPS_APART_S)
+        job.restart_s = live.spec.grace_s + max(LEAST_START_S, track.past.start_up_s)
+
+    def _work_s(self, live: LiveJob) -> float:
+        """Return the estimated total work of a job, in seconds alone."""
+        if live.spec.estimate_s is not None:
+            return live.spec.estimate_s
+        finished = self._finished[live.spec.key]
+        return self._lasted_s[live.spec.key] / finished if finished else UNKNOWN_WORK_S
+
+    def _rate(self, job: Job) -> float:
+        """Return the believed rate of a running job, in seconds of work per second."""
+        state = self.state
+        speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
+        return speed / max(self._slowdown(job, gpu) for gpu in job.gpus)
+
+    def _slowdown(self, job: Job, gpu: int) -> float:
+        """Return a job's slowdown on one GPU; if unknown, as if the jobs there took turns."""
+        residents = self.state.residents[gpu]
+        in_turn, found = float(len(residents)), math.nan
+        if in_turn == 1:
+            return slowdown_alone(self.state.workloads[job.workload], job.share_on(gpu)) or 1.0
+        if in_turn <= LARGEST:
+            pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
+            shares = [other.share_on(gpu) for other in residents]
+            alone = [
+                slowdown_at_last(self.state.workloads[other.workload], share)
+                for other, share in zip(residents, shares, strict=True)
+            ]
+            found = float(slowdown_at(pairs, shares, alone=alone)[residents.index(job)])
+        return in_turn if math.isnan(found) else found
+
+    def _beside(self, job: Job, other: Job, gpu: int) -> float:
+        machines = self.state.machines
+        found = self.belief_at(
+            self.machine.jobs[job.id],
+            self.machine.jobs[other.id],
+            (job.share_on(gpu), other.share_on(gpu)),
+            machines.models[machines.model[gpu]],
+        )
+        return found.slowdown if found else math.nan
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _wait(job: Job) -> tuple[float, int]:
+    return job.waiting_since_s, job.number
+
+
+def _gang_sizes(tracks: Sequence[TrackedJob]) -> dict[str, int]:
+    """Return the workers of the largest job of each workload."""
+    sizes: dict[str, int] = {}
+    for track in tracks:
+        sizes[track.name] = max(track.job.workers, sizes.get(track.name, 0))
+    return sizes

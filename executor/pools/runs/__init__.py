@@ -1,0 +1,1 @@
+"""Runs of a pool of this machine: their processes, files and limits."""

@@ -1,0 +1,310 @@
+"""The files of a run, below the state directory, from which a later service resumes it.
+
+::
+
+    runs/RUN/run.json              the Run; for a part, also its ranks and where its gang meets
+    runs/RUN/port                  its MASTER_PORT, for a gang
+    runs/RUN/stop.json             when it was asked to stop, and its grace
+    runs/RUN/owner                 the uid of its user
+    runs/RUN/rankK/spec.json       the command for its shim (private: it has the environment)
+    runs/RUN/rankK/started.json    its processes; created exclusively, so a rank starts only once
+    runs/RUN/rankK/exit.json       how it ended; renamed into place
+    runs/RUN/rankK/log, log.1 ...  its output, the newest first
+    runs/RUN/rankK/progress        its progress at its end (until then in shim/page.py)
+    runs/RUN/rankK/shim.log        errors of the shim itself; mostly empty
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
+from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.shim.durable import claim, sync, write_new
+from dovetail.executor.system.clock import boot_s
+from dovetail.instances.errors import DovetailError, InputError
+
+KEEP_S = 30 * 86_400.0
+"""Default number of seconds for which logs of ended runs are kept."""
+
+ROOM_S = 10.0
+"""Seconds between two checks of the disk space used by the runs of a pool."""
+
+PASS_THROUGH = 0o711
+"""Mode of a directory that other users may pass through, but not list."""
+
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class DamagedError(DovetailError):
+    """A file of a run cannot be read."""
+
+
+class Started(NamedTuple):
+    """The content of ``started.json``.
+
+    ``at_s``: the time of the start, in seconds since that boot. A rank that must never be started
+    has no processes, but the reason in ``never``, and ``later`` if the job is not at fault. A rank
+    that may have been started before the machine rebooted has no processes either.
+    """
+
+    rank: Process | None
+    shim: Process | None
+    boot: str
+    at_s: float = 0.0
+    never: str = ""
+    later: bool = False
+
+
+class Ending(NamedTuple):
+    """The content of ``exit.json``: an exit status, or why the program could not be run.
+
+    ``lapsed``: the lease of its node ended it, or prevented its start. ``ended_s``: the time of the
+    end, in seconds since the machine booted.
+    """
+
+    status: int | None
+    refused: str
+    lapsed: bool
+    ended_s: float
+
+
+class StopOrder(NamedTuple):
+    """When a run was asked to stop (seconds since that boot), and its grace in seconds."""
+
+    asked_s: float
+    grace_s: float
+    boot: str
+
+
+class RunFiles:
+    """The files of one run.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory.
+    run : str
+        The run's id.
+
+    Raises
+    ------
+    InputError
+        When the id is not a valid file name.
+    """
+
+    def __init__(self, directory: Path, run: str) -> None:
+        if not _SAFE_NAME.fullmatch(run):
+            raise InputError(f"a run's id must be letters, digits, '.', '_' and '-', got {run!r}")
+        self.run = run
+        self.directory = directory / "runs" / run
+        self.home = home_token(directory)
+
+    def make(self, part: Part) -> None:
+        """Create the directories of the part's ranks, and write the part to ``run.json``."""
+        for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(PASS_THROUGH)
+        write_owner(self.directory, part.run.spec.owner.uid)
+        _write(self.directory / "run.json", _text(part).encode())
+
+    def read_part(self) -> Part | None:
+        """Return the part of the run on this node, or None if it is unknown."""
+        try:
+            return _part((self.directory / "run.json").read_bytes())
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @property
+    def released(self) -> bool:
+        """Whether no specification exists, as before its launch and after its release."""
+        return not any(self.directory.glob("rank*/spec.json"))
+
+    def rank(self, number: int) -> RankFiles:
+        """Return the files of a rank."""
+        return RankFiles(self.directory / f"rank{number}", f"{self.home}/{self.run}/{number}")
+
+    def port(self) -> int | None:
+        """Return the port of its gang, or None before it has one."""
+        try:
+            return int((self.directory / "port").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def write_port(self, port: int) -> None:
+        """Save the port of its gang."""
+        _replace(self.directory / "port", str(port).encode())
+
+    def stop_order(self) -> StopOrder | None:
+        """Return the order to stop it, or None if there is none."""
+        try:
+            found = json.loads((self.directory / "stop.json").read_bytes())
+            return StopOrder(float(found["asked_s"]), float(found["grace_s"]), str(found["boot"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def write_stop_order(self, order: StopOrder) -> None:
+        """Save the order to stop it."""
+        _replace(self.directory / "stop.json", json.dumps(order._asdict()).encode())
+
+    def forget_specs(self) -> None:
+        """Remove the files that are useless after the run's end and may contain secrets."""
+        for path in [*self.directory.glob("rank*/spec.json"), self.directory / "run.json"]:
+            path.unlink(missing_ok=True)
+
+
+class RankFiles(NamedTuple):
+    """The files of one rank, and the token of all its processes."""
+
+    directory: Path
+    token: str
+
+    @property
+    def log(self) -> Path:
+        """The newest part of its output."""
+        return self.directory / "log"
+
+    @property
+    def progress(self) -> Path:
+        """Its progress at its end."""
+        return self.directory / "progress"
+
+    def write_spec(self, spec: dict[str, Any]) -> None:
+        """Write the specification for the shim."""
+        _write(self.directory / "spec.json", json.dumps(spec).encode())
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return the specification for the shim, or None if it is unknown."""
+        try:
+            found = json.loads((self.directory / "spec.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def started(self) -> Started | None:
+        """Return the record of its start, or None before its start.
+
+        Raises
+        ------
+        DamagedError
+            When there is a record that cannot be read.
+        """
+        found = self._read("started.json")
+        if found is None:
+            return None
+        if "never" in found:
+            return Started(None, None, "", 0.0, str(found["never"]), bool(found.get("later")))
+        if found.keys() == {"boot"}:
+            return Started(None, None, str(found["boot"]))
+        try:
+            rank = Process(int(found["pid"]), int(found["pid_started"]))
+            shim = Process(int(found["shim"]), int(found["shim_started"]))
+            at_s = float(found.get("at_s", shim.started / _TICKS_S))
+            return Started(rank, shim, str(found["boot"]), at_s)
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"{self.directory}/started.json: cannot be understood") from None
+
+    def ending(self) -> Ending | None:
+        """Return how it ended, or None before its end.
+
+        Raises
+        ------
+        DamagedError
+            When there is a record that cannot be read.
+        """
+        found = self._read("exit.json")
+        if found is None:
+            return None
+        try:
+            status = found["status"]
+            known = None if status is None else int(status)
+            age_s = max(0.0, time.time() - (self.directory / "exit.json").stat().st_mtime)
+            lapsed = bool(found.get("lapsed"))
+            return Ending(known, str(found["refused"]), lapsed, boot_s() - age_s)
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"{self.directory}/exit.json: cannot be understood") from None
+
+    def never_start(self, reason: str, later: bool = False) -> bool:
+        """Ensure that it is never started; return False if it was started already."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return claim(str(self.directory), {"never": reason, "later": later})
+
+    def assume_started(self, boot: str) -> None:
+        """Mark it as started in an earlier boot, unless it has a trace."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        claim(str(self.directory), {"boot": boot})
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.directory / name
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"{path}: cannot be read: {error}") from None
+        if not isinstance(found, dict):
+            raise DamagedError(f"{path}: cannot be understood")
+        return found
+
+
+@cache
+def home_token(directory: Path) -> str:
+    """Return a token that identifies the processes of a state directory."""
+    return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
+
+
+def write_owner(home: Path, uid: int) -> None:
+    """Save the uid of a run's user in the run's folder."""
+    _write(home / "owner", str(uid).encode())
+
+
+def owner_of(home: Path) -> int:
+    """Return the uid of a run's user, or this process's uid if it is unknown."""
+    try:
+        with open(home / "owner", "rb") as file:
+            return int(file.read(20))
+    except (OSError, ValueError):
+        return os.geteuid()
+
+
+def _text(part: Part) -> str:
+    text = part.run.model_dump_json()
+    if part.whole and part.rendezvous is None:
+        return text
+    more = {"ranks": part.ranks, "meeting": part.rendezvous}
+    return json.dumps({**json.loads(text), **more})
+
+
+def _part(data: bytes) -> Part:
+    found = json.loads(data)
+    ranks, rendezvous = found.pop("ranks", None), found.pop("meeting", None)
+    run = Run.model_validate_json(json.dumps(found))
+    if ranks is None:
+        return whole(run)
+    return Part(run, tuple(ranks), None if rendezvous is None else Rendezvous(*rendezvous))
+
+
+def _write(path: Path, data: bytes) -> None:
+    os.close(write_new(str(path), data))
+
+
+def write_lasting(path: Path, data: bytes) -> None:
+    """Write a file durably: it is on the disk when this returns."""
+    _replace(path, data)
+    for each in (path, path.parent):
+        sync(str(each))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    _write(temporary, data)
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""Candidate groups: sets of jobs that may hold one GPU together."""

@@ -1,0 +1,223 @@
+"""Every group of jobs that may hold one GPU together, as arrays.
+
+A *group* is a set of (job variant, share) on a GPU of one class, with the slowdown of each job
+there. The module ``listing`` creates them from a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.rows import products, ways
+from dovetail.formulations.rounds import Round, Variant
+
+
+class Ceiling(NamedTuple):
+    """Upper bounds on every choice of groups, including groups that are not listed.
+
+    ``weight`` bounds the placed weight, ``gain - per_weight * w`` the gain of every choice that
+    places a weight w.
+    """
+
+    gain: float
+    weight: float
+    per_weight: float
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All candidate groups, a row each; their members flattened and ordered by job.
+
+    Attributes
+    ----------
+    round : Round
+        The round of the groups.
+    gpu_class : (n,) int
+        Index of the class of GPUs that the group can be on.
+    start : (n + 1,) int
+        The members of group g are at ``start[g]:start[g + 1]`` of the following arrays.
+    variant : (m,) int
+        Index into ``variants``.
+    job : (m,) int
+        Index of the job.
+    share : (m,) int
+        The cap, ``NO_CAP`` if there is none.
+    slowdown : (m,) float
+        Slowdown of the job on this GPU, the sub-batch's slowdown factor included.
+    power_w : (n,) float
+        Power of the GPU; NaN where unknown.
+    gain : (m,) float
+        Gain of the job there under the objective; a gang counts its smallest gain over its GPUs.
+    value : (n,) float
+        Additional value of each GPU with the group.
+    variants : tuple of Variant
+        The variants that ``variant`` indexes.
+    kinds : Kinds
+        The jobs that each job in ``job`` represents; a group with several jobs of a kind names the
+        representative that many times.
+    complete : bool
+        Whether every group that some best plan may need is listed; False if the time was up. Then
+        the best choice of these groups is a plan, but no bound.
+    ceiling : Ceiling, optional
+        The bound on all choices if groups are missing.
+    """
+
+    round: Round
+    gpu_class: Ints
+    start: Ints
+    variant: Ints
+    job: Ints
+    share: Ints
+    slowdown: Floats
+    power_w: Floats
+    gain: Floats
+    value: Floats
+    variants: tuple[Variant, ...]
+    kinds: Kinds
+    complete: bool = True
+    ceiling: Ceiling | None = None
+
+    def __len__(self) -> int:
+        return len(self.gpu_class)
+
+    @property
+    def sizes(self) -> Ints:
+        """The number of jobs of each group, (n,)."""
+        return np.diff(self.start)
+
+    @property
+    def group_of_member(self) -> Ints:
+        """The group that each member belongs to, (m,)."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @property
+    def model(self) -> Ints:
+        """The index of the GPU model that each member would be on, (m,)."""
+        return np.asarray(self.round.class_model[self.gpu_class[self.group_of_member]])
+
+    @property
+    def times(self) -> Ints:
+        """How many members of its group name the same job as each member, (m,)."""
+        key = self.group_of_member * len(self.round) + self.job
+        _, place, count = np.unique(key, return_inverse=True, return_counts=True)
+        return np.asarray(count[place])
+
+    @property
+    def most(self) -> Ints:
+        """The maximum number of times that each group can be taken, (n,)."""
+        most = self.round.class_sizes[self.gpu_class]
+        jobs = np.maximum(self.round.jobs.workers, self.kinds.copies)[self.job]
+        np.minimum.at(most, self.group_of_member, jobs // self.times)
+        return np.asarray(most)
+
+    def take(self, which: Bools | Ints) -> Groups:
+        """Return the groups selected by a mask or by numbers, which may repeat."""
+        number = np.flatnonzero(which) if which.dtype == bool else which
+        sizes = self.sizes[number]
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        member = np.arange(start[-1]) + np.repeat(self.start[number] - start[:-1], sizes)
+        return replace(
+            self,
+            gpu_class=self.gpu_class[number],
+            start=start,
+            variant=self.variant[member],
+            job=self.job[member],
+            share=self.share[member],
+            slowdown=self.slowdown[member],
+            power_w=self.power_w[number],
+            gain=self.gain[member],
+            value=self.value[number],
+        )
+
+    def chosen(self, counts: Ints) -> tuple[Groups, Ints, Ints]:
+        """Return the taken groups with individual jobs, and how often each is taken.
+
+        Of every kind, the jobs that are placed first are named. The third array has the group from
+        which each was made.
+        """
+        shared = np.bincount(self.group_of_member, self._several, len(self)) > 0
+        number = np.repeat(np.arange(len(self)), np.where(shared, counts, counts > 0))
+        groups = self.take(number)
+        order = np.argsort(groups.job, kind="stable")
+        nth = np.empty(len(order), dtype=np.int64)
+        nth[order] = np.arange(len(order)) - np.searchsorted(groups.job[order], groups.job[order])
+        named = groups._named(np.where(groups._several, nth, 0))
+        return named, np.where(shared, 1, counts)[number], number
+
+    @property
+    def members_apart(self) -> float:
+        """The number of members of the groups of ``apart``."""
+        ways_of_size = (ways(count, twin) * count.shape[1] for _, count, twin in self._by_size())
+        return float(sum(each.sum() for each in ways_of_size))
+
+    def apart(self) -> tuple[Groups, Ints]:
+        """Return every group of individual jobs, and the group from which each was made."""
+        nothing = np.empty(0, dtype=np.int64)
+        origin, nth = [nothing], [nothing]
+        for group, count, twin in self._by_size():
+            row, places = products(count, twin)
+            before = np.zeros(twin.shape, dtype=np.int64)
+            for k in range(1, count.shape[1]):
+                before[:, k] = np.where(twin[:, k], before[:, k - 1] + 1, 0)
+            places += before[row]  # jobs of one kind in one group differ
+            origin.append(group[row])
+            nth.append(places.ravel())
+        made_of = np.concatenate(origin)
+        order = np.argsort(made_of, kind="stable")
+        groups = self.take(made_of)._named(np.concatenate(nth))
+        return groups.take(order), made_of[order]
+
+    def _by_size(self) -> Iterator[tuple[Ints, Ints, Bools]]:
+        """Yield the groups of each size, and the ways to fill them with individual jobs.
+
+        These are the number of jobs that can take each place (jobs of one kind in the order of
+        their ranks), and whether a place is of the same kind as the place before it (see
+        ``products``).
+        """
+        spare = self.kinds.copies[self.job] - self.times + 1
+        for size in np.unique(self.sizes).tolist():
+            group = np.flatnonzero(self.sizes == size)
+            member = self.start[group][:, None] + np.arange(size)
+            twin = np.diff(self.job[member], axis=1, prepend=-1) == 0
+            yield group, np.maximum(spare, 1)[member], twin
+
+    def _named(self, nth: Ints) -> Groups:
+        """Return the groups with each member replaced by the job of this rank of its kind, (m,)."""
+        job = self.kinds.in_order[self.kinds.start[self.job] + nth]
+        first = np.cumsum([0, *map(len, self.round.variants)])
+        named = replace(
+            self,
+            variant=self.variant + first[job] - first[self.job],
+            job=job,
+            gain=self.gain - self.kinds.less[job],
+            kinds=Kinds.apart(len(self.round)),
+        )
+        return named._ordered()
+
+    def _ordered(self) -> Groups:
+        """Return the groups with their members in the order of the jobs."""
+        order = np.lexsort((self.job, self.group_of_member))
+        columns = ("variant", "job", "share", "slowdown", "gain")
+        return replace(self, **{name: getattr(self, name)[order] for name in columns})
+
+    @property
+    def _several(self) -> Bools:
+        """Return which members name a job that represents others too, (m,)."""
+        return np.asarray(self.kinds.copies[self.job] > 1)
+
+    def members(self, group: int) -> range:
+        """Return the positions of the members of one group."""
+        return range(int(self.start[group]), int(self.start[group + 1]))
+
+
+def idle_counts(groups: Groups) -> Ints:
+    """Return the choice in which running jobs stay and no job starts, (n,)."""
+    compiled = groups.round
+    untouched = compiled.class_residents[groups.gpu_class] == groups.sizes
+    return np.where(untouched, compiled.class_sizes[groups.gpu_class], 0)

@@ -1,0 +1,516 @@
+"""Listing every group of jobs that may hold one GPU together.
+
+Hard constraints that concern a single GPU (entries, shares, memory, gSLA, the jct rule) are checked
+here, once: a group that breaks one is never listed. Neither is a group if another group of the same
+jobs is as good or better in every respect.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.budget import UNLIMITED, Budget
+from dovetail.formulations.candidates.columns import Columns
+from dovetail.formulations.candidates.groups import Ceiling, Groups
+from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.paces import paced
+from dovetail.formulations.candidates.row_rules import RowRules
+from dovetail.formulations.candidates.rows import (
+    ROWS_IN_TIME,
+    CandidateRows,
+    Piece,
+    Rows,
+    enough,
+    in_chunks,
+    in_order,
+    joined_floats,
+    joined_ints,
+    packed,
+    pareto,
+)
+from dovetail.formulations.entries import Combination, Member, Template
+from dovetail.formulations.memory import room_bytes
+from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.values import JobValues
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.slowdowns.shares import share_code, share_of
+
+_STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
+"""Work to examine GPUs with the same workloads on them, and to list a row."""
+
+MOST_IN_SETS, _FEW = 500_000, 50
+"""The maximum number of members of listed groups of three or more jobs. If there are more, prices
+select among the groups of families that have more than a few (``columns``)."""
+
+_MEMBER_BYTES = 400
+"""Measured memory of listing and solving, for each member of the groups."""
+
+
+def list_groups(
+    compiled: Round,
+    values: JobValues,
+    budget: Budget = UNLIMITED,
+    at_paces: bool = False,
+    kinds: Kinds | None = None,
+) -> Groups:
+    """Return every group that some best plan may need, or those listed in time.
+
+    Under a limit the combinations that slow jobs least come first; single jobs and residents that
+    no job joins are always listed.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance.
+    values : JobValues
+        The objective, which decides when one group beats another.
+    budget : Budget
+        When to stop.
+    at_paces : bool
+        List gangs that share some of their GPUs at only a few paces (``paced``).
+    kinds : Kinds, optional
+        The kinds of jobs in the groups; by default every job is its own kind.
+    """
+    return _Lister(compiled, values, budget, kinds).groups(at_paces)
+
+
+def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
+    """Return the groups of single jobs, of running jobs that no job joins, and of these pairs.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance; its GPUs are interchangeable apart from residents, and no job has variants.
+    values : JobValues
+        The objective.
+    pairs : (m, 2) int
+        Pairs of jobs that some best plan needs. A running job is alone on its GPUs.
+    shares : (m, 2) int
+        Their shares.
+    """
+    return _Lister(compiled, values).chosen(pairs, shares)
+
+
+class _Joins(NamedTuple):
+    """Rows of a template on classes of GPUs, joining the variants that run there.
+
+    ``classes`` and ``row``, (s,); ``residents``, (s, held).
+    """
+
+    classes: Ints
+    residents: Ints
+    template: Template
+    row: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Joins]) -> _Joins:
+        """Return the rows of all parts, which have equally many residents and free places."""
+        sizes = [len(part.template.free) for part in parts]
+        first = np.cumsum(sizes) - sizes
+        return cls(
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.residents for part in parts]),
+            Template.joined([part.template for part in parts]),
+            np.concatenate([part.row + at for part, at in zip(parts, first, strict=True)]),
+        )
+
+
+class _Lister(RowRules):
+    def __init__(
+        self,
+        compiled: Round,
+        values: JobValues,
+        budget: Budget = UNLIMITED,
+        kinds: Kinds | None = None,
+    ) -> None:
+        super().__init__(compiled, values)
+        self.kinds = kinds or Kinds.apart(len(compiled))
+        self.budget = budget
+        self.complete = True
+        self.ceiling: Ceiling | None = None
+        self.members, self.most = 0, room_bytes() / _MEMBER_BYTES
+        self.named = self.pending & (self.kinds.copies[self.job] > 0)
+        self.pool, self.starts, self.counts = self._pool()
+
+    def groups(self, at_paces: bool) -> Groups:
+        listed, left = self._divided(self._candidates())
+        parts = [*self._least(), *map(self._together, listed)]
+        if left and self._priceable:
+            columns = Columns(self, self.kinds, self.pool, left, self._flattened, self.budget)
+            parts, self.ceiling = columns.added_to(parts)
+            self.complete = False
+        else:
+            parts += map(self._together, left)
+        if at_paces and self.round.machines.rules.gang_sharing == "partial":
+            parts, variants = paced(self.round, self.values, parts, self.variants)
+            self.variants = tuple(variants)
+            self.job = np.array([v.job for v in variants], dtype=np.int64)
+        return self._flattened(parts)
+
+    @property
+    def _priceable(self) -> bool:
+        """Whether the gain of a job in a group depends on its own slowdown only."""
+        one_each = bool((self.round.jobs.workers == 1).all())
+        return one_each and not self.values.grouped and self.values.objective != "jct"
+
+    def _divided(
+        self, candidates: Sequence[CandidateRows]
+    ) -> tuple[list[CandidateRows], list[CandidateRows]]:
+        """Return the candidates to list, and the large families if there are too many sets."""
+        in_sets = (
+            each.rows.sum() * size for each in candidates if (size := each.count.shape[1]) > 2
+        )
+        if sum(in_sets) <= MOST_IN_SETS:
+            return list(candidates), []
+        few = [each.rows <= _FEW for each in candidates]
+        both = list(zip(candidates, few, strict=True))
+        listed = [each.take(keep) for each, keep in both if keep.any()]
+        return listed, [each.take(~keep) for each, keep in both if not keep.all()]
+
+    def chosen(self, pairs: Ints, shares: Ints) -> Groups:
+        """Return the groups of these pairs; jobs have one variant each."""
+        place = {c.residents: k for k, c in enumerate(self.round.classes)}
+        classes, jobs, known = [], [], []
+        for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
+            order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
+            job, share = order[0]
+            resident = Resident(self.variants[job], share_of(share))
+            classes.append(place[() if self.pending[job] else (resident,)])
+            jobs.append([job for job, _ in order])
+            known.append(self._known(classes[-1], order))
+        if not known:
+            return self._flattened(self._least())
+        candidates = self._joining(
+            np.array(classes, dtype=np.int64),
+            np.array(jobs, dtype=np.int64),
+            Template.of(known, 2, {}),
+            np.arange(len(known)),
+        )
+        return self._flattened([*self._least(), self._together(candidates)])
+
+    def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
+        """Return the combination of jobs at their shares on a class."""
+        names = tuple((self._name(job), share_of(share)) for job, share in members)
+        known = self.round.entries.find(self.round.classes[index].model, names)
+        if known is None:
+            raise AssertionError("a chosen pair has a known slowdown")
+        return known
+
+    def _least(self) -> Iterator[Rows]:
+        """Yield the groups of single jobs, and of running jobs without newcomers."""
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            by_size[len(gpu_class.residents)].append(index)
+        for size, classes in sorted(by_size.items()):
+            if size:
+                yield self._undominated(self._untouched(classes))
+            else:
+                yield from (self._undominated(self._alone(index)) for index in classes)
+
+    def _pool(self) -> tuple[Ints, Ints, Ints]:
+        """Return all variants followed by the pending ones by workload, their starts and counts.
+
+        Of jobs of one kind only the representative's variants are included. Start and number of
+        pending variants are by the index of the workload.
+        """
+        pending = np.flatnonzero(self.named)
+        of = self.round.jobs.workload[self.job[pending]]
+        pool = np.concatenate(
+            [np.arange(len(self.variants)), pending[np.argsort(of, kind="stable")]]
+        )
+        counts = np.bincount(of, minlength=len(self.round.workloads)).astype(np.int64)
+        starts = len(self.variants) + np.cumsum(counts) - counts
+        return pool.astype(np.int64), starts, counts
+
+    def _candidates(self) -> Sequence[CandidateRows]:
+        """Return all ways for jobs to start together or join others, by the number of jobs."""
+        jobs = self.round.jobs
+        waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
+        alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            if gpu_class.open:
+                members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
+                alike[gpu_class.model, members].append(index)
+        ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
+        # Empty GPUs first: if time runs out, joins of running jobs are left out.
+        kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
+        for nth, ((model, held), classes) in enumerate(kinds):
+            if nth and self.budget.passed:
+                self.complete = False
+                break
+            self.budget.spend(_STEPS_PER_KIND)
+            residents = self._residents(classes)
+            for template in self.round.entries.templates(model, held):
+                able = np.flatnonzero((waiting[template.free] >= template.wanted).all(axis=1))
+                if len(able):
+                    holder = np.repeat(np.arange(len(classes)), len(able))
+                    joins = _Joins(
+                        np.array(classes, dtype=np.int64)[holder],
+                        residents[holder],
+                        template,
+                        np.tile(able, len(classes)),
+                    )
+                    ways[template.share.shape[1], len(held)].append(joins)
+        by_size: dict[int, list[CandidateRows]] = defaultdict(list)
+        for (size, _), parts in ways.items():
+            by_size[size].append(self._joining(*_Joins.joined(parts)))
+        found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
+        return [self._as_measured(candidates) for candidates in found]
+
+    def _as_measured(self, candidates: CandidateRows) -> CandidateRows:
+        """Return the candidates with the measured slowdowns of running jobs as lower bounds.
+
+        A job that shares GPUs outside of the round is slowed by the worse of its co-runners. For
+        any other, the ratio of measured to known slowdown also applies with new co-runners.
+        """
+        least, factor = self.round.measured
+        if not len(least):
+            return candidates
+        running = candidates.first < len(self.variants)
+        job = self.job[np.where(running, candidates.first, 0)]
+        least, factor = np.where(running, least[job], 0.0), np.where(running, factor[job], 1.0)
+        return replace(
+            candidates,
+            slowdown=np.maximum(candidates.slowdown * factor, least),
+            upper=np.maximum(candidates.upper, least),
+            tail=np.maximum(candidates.tail, least),
+        )
+
+    def _joining(
+        self, classes: Ints, residents: Ints, template: Template, row: Ints
+    ) -> CandidateRows:
+        """Return the candidates of rows of a template, on these classes beside these variants."""
+        free = template.free[row]
+        first = np.concatenate([residents, self.starts[free]], axis=1)
+        count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
+        return self.candidate_rows(classes, first, count, template, row)
+
+    def _name(self, job: int) -> str:
+        """Return the name of the job's workload."""
+        return self.round.names[int(self.round.jobs.workload[job])]
+
+    def _residents(self, classes: Sequence[int]) -> Ints:
+        """Return the variants of the residents of classes with equally many, one row per class."""
+        # A running job has one variant.
+        jobs = [[r.variant.job for r in self.round.classes[k].residents] for k in classes]
+        return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
+
+    def _untouched(self, classes: Sequence[int]) -> Rows:
+        """Return for each class the group of its residents without a newcomer."""
+        held = [self.round.classes[k] for k in classes]
+        residents = self._residents(classes)
+        alone = self.round.jobs.slowdown[self.job[residents]]
+        for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
+            alone[k] = self.round.resident_slowdowns(held[k].gpus[0])
+        power = [_or_nan(self.round.resident_power(c.gpus[0])) for c in held]
+        return Rows(
+            np.array(classes, dtype=np.int64),
+            residents,
+            np.array([[share_code(r.share) for r in c.residents] for c in held], dtype=np.int64),
+            alone,
+            np.array(power, dtype=np.float64),
+        )
+
+    def _alone(self, index: int) -> Rows:
+        """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
+        found = [
+            (k, share_code(share), slowdown, _or_nan(self.round.workload(job).power_w))
+            for k, job in enumerate(self.job.tolist())
+            if self.named[k]
+            for share in self.round.shares_alone
+            if (slowdown := self.round.alone(self.variants[k], share)) is not None
+        ]
+        variant = np.array([row[0] for row in found], dtype=np.int64)
+        alone = np.array([row[2] for row in found], dtype=np.float64)
+        if self.round.hosts is not None:
+            alone *= self.round.hosts.beyond(np.full(len(found), index), self.job[variant])
+        keep = alone <= self.accepted[variant]
+        keep &= self.memory[variant] <= self.room[index]
+        return Rows(
+            np.full(len(found), index, dtype=np.int64),
+            variant[:, None],
+            np.array([row[1] for row in found], dtype=np.int64)[:, None],
+            alone[:, None],
+            np.array([row[3] for row in found], dtype=np.float64),
+        ).take(keep)
+
+    def _together(self, candidates: CandidateRows) -> Rows:
+        """Return the groups of two or more jobs that some best plan may need."""
+        found: list[tuple[Rows, Ints]] = []
+        for part in self._in_time(candidates):
+            if self.members > self.most:
+                self.complete = False
+                break
+            found.append(self._seated(*part))
+            self.members += found[-1][0].variant.size
+        if not found:
+            return Rows.none(candidates.count.shape[1])
+        rows = Rows.joined([rows for rows, _ in found])
+        # In the order of the candidates, so that it does not depend on the chunks.
+        order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
+        return self._undominated(self._ordered(rows.take(order)))
+
+    def _in_time(self, candidates: CandidateRows) -> Iterator[Piece]:
+        """Yield the candidates in pieces, at least one, until the budget is used up."""
+        if not self.budget.is_limited:
+            yield from in_chunks(candidates.take(candidates.families()))
+            return
+        promising = candidates.take(candidates.families((1 / candidates.slowdown).sum(axis=1)))
+        for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
+            if k and self.budget.passed:
+                self.complete = False
+                return
+            self.budget.spend(_STEPS_PER_ROW * part.rows)
+            yield part
+
+    def _seated(self, candidates: CandidateRows, begin: int, end: float) -> tuple[Rows, Ints]:
+        """Return the rows of the candidates that break no rule, and the candidate index of each.
+
+        The ways to seat the same jobs, from ``begin`` to ``end``, are examined one after the other.
+        For jobs of one GPU only the way with the largest gain is kept; for others all are kept, and
+        ``_undominated`` selects.
+        """
+        at = candidates.alike()
+        family, place = candidates.together(at).product(begin, end)
+        variant = self.pool[place]
+        gpu_class = candidates.gpu_class[at[0]][family]
+        keep = enough(self.job[variant], self.kinds.copies)
+        keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
+        if self.round.hosts is not None:
+            keep &= self.round.hosts.bears(gpu_class, self.job[variant])
+        if self.round.machines.rules.gang_sharing == "whole":
+            keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
+        family, variant = family[keep], variant[keep]
+        several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
+        best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
+        every: list[tuple[Ints, Ints]] = []
+        for nth in at:
+            row, candidate, gain = self._allowed(candidates, nth[family], variant)
+            more = ~several[row] & (gain > best[row])
+            best[row[more]], chosen[row[more]] = gain[more], candidate[more]
+            every.append((row[several[row]], candidate[several[row]]))
+        single = np.flatnonzero(chosen >= 0)
+        row = np.concatenate([single, *(row for row, _ in every)])
+        candidate = np.concatenate([chosen[single], *(candidate for _, candidate in every)])
+        index = candidates.index[candidate]
+        order = np.lexsort((row, index))
+        rows = self.rows(candidates, candidate[order], variant[row[order]])
+        return rows, index[order]
+
+    def _allowed(
+        self, candidates: CandidateRows, candidate: Ints, variant: Ints
+    ) -> tuple[Ints, Ints, Floats]:
+        """Return the rows that break no rule, their candidates, and the sum of their gains.
+
+        Parameters
+        ----------
+        candidates : CandidateRows
+            The candidates.
+        candidate : (n,) int
+            The candidate of each row, -1 for none.
+        variant : (n, size) int
+            The variants in its places.
+        """
+        keep = candidate >= 0
+        for k, of_place in enumerate(variant.T):
+            keep &= self.bound(candidates, k, candidate, of_place) <= self.accepted.take(of_place)
+        row = np.flatnonzero(keep)
+        candidate, variant = candidate[row], variant[row]
+        found = self.rows(candidates, candidate, variant)
+        keep = in_order(variant, candidates.twin[candidate])
+        if self.values.objective == "jct":
+            keep &= self.shortens(found)
+        row, candidate, worth = row[keep], candidate[keep], self._worth(found.take(keep))
+        able = ~np.isnan(worth)
+        return row[able], candidate[able], worth[able]
+
+    def _ordered(self, rows: Rows) -> Rows:
+        """Return the rows with their members in the order of the jobs."""
+        order = np.argsort(self.job[rows.variant], axis=1)
+        return Rows(
+            rows.gpu_class,
+            np.take_along_axis(rows.variant, order, axis=1),
+            np.take_along_axis(rows.share, order, axis=1),
+            np.take_along_axis(rows.slowdown, order, axis=1),
+            rows.power_w,
+        )
+
+    def _undominated(self, rows: Rows) -> Rows:
+        """Drop each group that is not allowed, or is no better than another of the same jobs.
+
+        Single-GPU jobs are compared by the sum of their gains, at any sub-batch; a gang by its
+        gain, and only with groups at the same sub-batch, because its other GPUs may need it.
+        """
+        gang = self.workers[rows.variant] > 1
+        job = self.job[rows.variant]
+        value = self._value(rows, job)
+        able = ~np.isnan(value)
+        if not able.all():
+            return self._undominated(rows.take(able))
+        gain = self.values.gains(rows, job)
+        single = np.where(gang, 0.0, gain).sum(axis=1) + value
+        criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
+        if self.values.ratio:
+            criteria.append(rows.power_w)
+        alike = np.where(gang, len(self.round) + rows.variant, job)
+        key = packed(np.column_stack([rows.gpu_class, alike]))
+        return rows.take(pareto(key, criteria))
+
+    def _worth(self, rows: Rows) -> Floats:
+        """Return the sum of each group's gains and its value; NaN if it is not allowed."""
+        job = self.job[rows.variant]
+        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self._value(rows, job)
+        return worth
+
+    def _value(self, rows: Rows, job: Ints) -> Floats:
+        """Return the value of each group less its cost to the other jobs of its node."""
+        value, hosts = self.values.value(rows, job), self.round.hosts
+        if (value > 0).any():  # bounds would be wrong, and useful groups left out
+            rule = f"must be <= 0, got {np.nanmax(value):.10g}"
+            raise UnsupportedError(f"{self.values.name}.value {rule}: add what is gained to gains")
+        if hosts is None or job.shape[1] > 1 or not len(job):
+            return value
+        starts = ~self.round.jobs.running[job[:, 0]]
+        lost = np.zeros(len(job))
+        lost[starts] = hosts.harm(self.values, rows.gpu_class[starts], job[starts, 0])
+        return value - lost
+
+    def _flattened(self, parts: Iterable[Rows]) -> Groups:
+        """Return the rows as groups, class by class, in their order within a class."""
+        parts = list(parts)
+        of = [(part, self.job[part.variant]) for part in parts]
+        worth = [(self.values.gains(p, j).ravel(), self._value(p, j)) for p, j in of]
+        sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
+        gpu_class = joined_ints([p.gpu_class for p in parts])
+        order = np.argsort(gpu_class, kind="stable")
+        before = (np.cumsum(sizes) - sizes)[order]
+        sizes = sizes[order]
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        member = np.arange(start[-1]) + np.repeat(before - start[:-1], sizes)
+        variant = joined_ints([p.variant.ravel() for p in parts])[member]
+        return Groups(
+            round=self.round,
+            gpu_class=gpu_class[order],
+            start=start,
+            variant=variant,
+            job=self.job[variant],
+            share=joined_ints([p.share.ravel() for p in parts])[member],
+            slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
+            power_w=joined_floats([p.power_w for p in parts])[order],
+            gain=joined_floats([gain for gain, _ in worth])[member],
+            value=joined_floats([value for _, value in worth])[order],
+            variants=self.variants,
+            kinds=self.kinds,
+            complete=self.complete,
+            ceiling=self.ceiling,
+        )
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value

@@ -1,0 +1,122 @@
+"""The rule book (``rules``) on rows of candidate groups: memory, hosts and accepted slowdowns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.rows import CandidateRows, Rows
+from dovetail.formulations.entries import Template
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
+from dovetail.formulations.values import JobValues, shortens_mean_completion
+
+
+class RowRules:
+    """The variants of the jobs of a round as columns, and the rules on rows of them.
+
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    values : JobValues
+        The objective.
+    """
+
+    def __init__(self, compiled: Round, values: JobValues) -> None:
+        self.round = compiled
+        self.values = values
+        self.variants = tuple(v for variants in compiled.variants for v in variants)
+        jobs = compiled.jobs
+        self.job = np.array([v.job for v in self.variants], dtype=np.int64)
+        self.memory = np.array([v.memory_mib for v in self.variants])
+        self.slowdown_factor = np.array([v.slowdown_factor for v in self.variants])
+        self.stretched = bool((self.slowdown_factor != 1).any())
+        self.accepted = most_bound(jobs.gsla)[self.job]
+        self.latency = jobs.latency[self.job]
+        self.workers = jobs.workers[self.job]
+        self.pending = ~jobs.running[self.job]
+        self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled)))
+        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+        self._host = _slowdown_on_hosts(compiled)
+
+    def candidate_rows(
+        self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
+    ) -> CandidateRows:
+        """Return the candidates of rows of a template; for the arguments see ``CandidateRows``."""
+        return CandidateRows(
+            index=np.arange(len(row)),
+            gpu_class=gpu_class,
+            first=first,
+            count=count,
+            twin=template.twin[row],
+            share=template.share[row],
+            slowdown=template.slowdown[row],
+            upper=template.upper[row],
+            tail=template.tail[row],
+            power_w=template.power_w[row],
+        )
+
+    def bound(
+        self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints
+    ) -> Floats:
+        """Return the slowdown bound of the job in one place that its gSLA limits, for each row.
+
+        Parameters
+        ----------
+        candidates : CandidateRows
+            The candidates.
+        place : int
+            The place.
+        candidate, variant : (n,) int
+            The candidate of each row, and the job variant in that place.
+        """
+        bound = candidates.upper[:, place].take(candidate)
+        if self.latency.any():
+            tail = candidates.tail[:, place].take(candidate)
+            bound = np.where(self.latency.take(variant), tail, bound)
+        if self._host is not None:
+            node, job = self._node(candidates.gpu_class[candidate]), self.job[variant]
+            bound = bound * self._host[node, job]
+        return bound * self.slowdown_factor.take(variant) if self.stretched else bound
+
+    def rows(self, candidates: CandidateRows, candidate: Ints, variant: Ints) -> Rows:
+        """Return the groups with these variants in the places of the candidates, (n, size)."""
+        gpu_class = candidates.gpu_class[candidate]
+        slowdown = candidates.slowdown[candidate] * self.slowdown_factor[variant]
+        if self._host is not None:
+            job = self.job[variant]
+            # A measured slowdown already contains the effect of the host.
+            measured = ~np.isnan(self.round.jobs.slowdown[job])
+            factor = self._host[self._node(gpu_class)[:, None], job]
+            slowdown = slowdown * np.where(measured, 1.0, factor)
+        return Rows(
+            gpu_class, variant, candidates.share[candidate], slowdown, candidates.power_w[candidate]
+        )
+
+    def _node(self, gpu_class: Ints) -> Ints:
+        """Return the tight node of each class, -1 for none."""
+        hosts = self.round.hosts
+        assert hosts is not None
+        return np.asarray(hosts.class_node[gpu_class])
+
+    def shortens(self, rows: Rows) -> Bools:
+        """Return which groups the rule of ``jct`` allows: pairs that end earlier on average."""
+        job = self.job[rows.variant]
+        if job.shape[1] > 2:
+            return np.zeros(len(job), dtype=bool)
+        running = ~self.pending[rows.variant]
+        alone = self.slowdown_factor[rows.variant]
+        remaining = self.round.jobs.remaining_s[job]
+        return shortens_mean_completion(rows.slowdown, alone, remaining, running)
+
+
+def _slowdown_on_hosts(compiled: Round) -> Floats | None:
+    """Return how much each job is slowed on each node and on none (the last row).
+
+    Jobs that start beside others stay within the capacity left, and are not slowed.
+    """
+    if compiled.hosts is None:
+        return None
+    running = np.where(compiled.jobs.running, compiled.hosts.slowdown, 1.0)
+    return np.vstack([running, np.ones(len(compiled))])

@@ -1,0 +1,1 @@
+"""Integer programs and graphs of a round, and how an answer becomes a placement."""

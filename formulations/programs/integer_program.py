@@ -1,0 +1,499 @@
+"""The round problem as arrays of an integer program.
+
+Variables, all integer:
+
+=======  ===========================================================================
+z[g]     GPUs on which group g runs, 0..min(workers of its pending gangs, GPUs of its class, how
+         often there are as many jobs of its kinds)
+u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains at most its
+         l-th largest gain; u[m,0] is 1 if the mode is chosen at all
+f[m,l]   GPUs on which the mode is at its l-th largest gain or less
+x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
+d[k,l]   placed jobs of kind k that gain less by the l-th difference (``Kinds.less``)
+=======  ===========================================================================
+
+Rows (W = workers of a gang, N = GPUs of a class, m = jobs of the kind in the group):
+
+    sum of z[g] over groups of class c      <= N, = N where residents hold them   every class
+    sum of m z[g] - sum of d[k,l]           <= jobs of k that gain most    every kind of 1-GPU jobs
+    sum of u[m,0] over the modes of j       <= 1                           every pending gang
+    f[m,l] - f[m,l+1] - sum of z[g] at l     = 0                           every level
+    f[m,0] - W u[m,0]                        = 0                           every mode
+    f[m,l] - W u[m,l]                       <= 0                           every level l > 0
+    u[m,l] - u[m,l-1]                       <= 0                           every level l > 0
+    z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
+    sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
+
+and if a host may fall short (``hosts``), for every resource of its node with N GPUs, with a the
+part that a group adds, and b = 1 for groups that go beyond what is left:
+
+    sum of a[g] z[g]                        <= what running jobs leave
+    sum of z[g] that touch it + N b[g] z[g] <= N + 1 where any goes beyond
+
+The gain of a 1-GPU job is the coefficient of z, minus the differences of its kind those of d, and
+the gain of a gang is in the coefficients of u: the (negative) increments from one level to the
+next, so that a gang's gain is the gain of its slowest worker. The value of a group is the
+coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the rows that bound
+u[m,l] from below are nested and have a number of entries linear, not quadratic, in the levels; the
+rows per group close most of the relaxation's gap if partners use one GPU each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, vstack
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.rows import joined_floats, joined_ints
+from dovetail.formulations.hosts import HostUse
+from dovetail.formulations.programs.scores import placed_jobs
+from dovetail.formulations.values import JobValues
+
+
+@dataclass(frozen=True)
+class IntegerProgram:
+    """``maximise cost @ x`` over integer x with ``row_lower <= rows @ x <= row_upper``.
+
+    Attributes
+    ----------
+    rows : (m, n) sparse float
+        Coefficients.
+    row_lower, row_upper : (m,) float
+        Bounds of the rows; -inf and inf for none.
+    lower, upper : (n,) int
+        Bounds of the variables, all finite.
+    cost : (n,) float
+        The linear objective.
+    """
+
+    rows: csr_array
+    row_lower: Floats
+    row_upper: Floats
+    lower: Ints
+    upper: Ints
+    cost: Floats
+
+    @property
+    def size(self) -> int:
+        """The number of variables."""
+        return len(self.cost)
+
+    def holds(self, x: Ints) -> bool:
+        """Return whether a solution satisfies all rows, without a tolerance."""
+        activity = self.rows @ x
+        return bool(((activity >= self.row_lower) & (activity <= self.row_upper)).all())
+
+    def with_cost(self, cost: Floats) -> IntegerProgram:
+        """Return the program with another objective."""
+        return replace(self, cost=cost)
+
+    def with_row(self, coefficients: Floats, at_least: float) -> IntegerProgram:
+        """Return the program with the additional row ``coefficients @ x >= at_least``."""
+        row = csr_array(coefficients[None, :])
+        return replace(
+            self,
+            rows=csr_array(vstack([self.rows, row])),
+            row_lower=np.append(self.row_lower, at_least),
+            row_upper=np.append(self.row_upper, np.inf),
+        )
+
+
+class RowBuilder:
+    """Collects rows block by block; columns are absolute."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._count = 0
+        self._row: list[Ints] = []
+        self._column: list[Ints] = []
+        self._value: list[Floats] = []
+        self._lower: list[Floats] = []
+        self._upper: list[Floats] = []
+
+    def add(
+        self, entries: list[tuple[Ints, Ints, Floats | float]], lower: Floats, upper: Floats
+    ) -> None:
+        """Add ``len(lower)`` rows; each entry is (row within the block, column, value)."""
+        for row, column, value in entries:
+            self._row.append(row + self._count)
+            self._column.append(column)
+            self._value.append(np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape))
+        self._lower.append(np.asarray(lower, dtype=np.float64))
+        self._upper.append(np.asarray(upper, dtype=np.float64))
+        self._count += len(lower)
+
+    def arrays(self) -> tuple[csr_array, Floats, Floats]:
+        """Return the matrix, and the lower and upper bounds of its rows."""
+        place = (joined_ints(self._row), joined_ints(self._column))
+        shape = (self._count, self._size)
+        rows = coo_array((joined_floats(self._value), place), shape=shape)
+        return (
+            csr_array(rows),
+            joined_floats(self._lower),
+            joined_floats(self._upper),
+        )
+
+
+@dataclass(frozen=True)
+class RoundProgram:
+    """The integer program of a round and the linear objectives of its stages.
+
+    Attributes
+    ----------
+    program : IntegerProgram
+        Its ``cost`` is the gain.
+    gain, power_w : (n,) float
+        Sum of gains, and power of the GPUs in use. The contributions of running jobs are
+        coefficients of fixed variables, so no constant is needed.
+    job_weight : (jobs,) float
+        The weight of each job.
+    groups : Groups
+        The groups that the first ``len(groups)`` variables count.
+    """
+
+    program: IntegerProgram
+    gain: Floats
+    power_w: Floats
+    job_weight: Floats
+    groups: Groups
+    _levels: _Levels
+    _pairs: _GangPairs
+    _later: _Later
+
+    @property
+    def weight(self) -> Floats:
+        """The placed weight, (n,)."""
+        return self.per_variable(self.job_weight)
+
+    def per_variable(self, of_job: Floats) -> Floats:
+        """Return coefficients that add up to the sum over the placed jobs, (n,).
+
+        Parameters
+        ----------
+        of_job : (jobs,) float
+            The contribution of each job.
+        """
+        groups = self.groups
+        single = np.flatnonzero(~is_gang(groups))
+        of_groups = _sums(groups.group_of_member[single], of_job[groups.job[single]], len(groups))
+        of_levels = np.where(self._levels.first, of_job[self._levels.job], 0.0)
+        nothing = np.zeros(len(self._levels) + len(self._pairs) + len(self._later))
+        return np.concatenate([of_groups, of_levels, nothing])
+
+    def counts(self, x: Ints) -> Ints:
+        """Return how often each group is taken in a solution."""
+        return np.asarray(x[: len(self.groups)])
+
+    def solution(self, counts: Ints) -> Ints:
+        """Return the values of all variables for a choice of groups."""
+        at_least = self._levels.gpus_at_least(counts)
+        shared = self._pairs.shared(counts)
+        later = self._later.placed(placed_jobs(self.groups, counts))
+        return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared, later])
+
+
+def build(groups: Groups, values: JobValues) -> RoundProgram:
+    """Formulate the round problem as an integer program (see the module's text)."""
+    levels = _Levels.of(groups)
+    pairs = _GangPairs.of(groups)
+    later = _Later.of(groups.kinds)
+    first_later = len(groups) + 2 * len(levels) + len(pairs)
+    size = first_later + len(later)
+    rows = RowBuilder(size)
+    _add_class_rows(rows, groups)
+    _add_single_rows(rows, groups, later, first_later)
+    _add_host_rows(rows, groups)
+    levels.add_rows(rows, groups)
+    pairs.add_rows(rows, first_column=len(groups) + 2 * len(levels))
+    fixed = levels.fixed()
+    ones = np.ones(len(pairs))
+    upper = [groups.most, np.ones(len(levels)), levels.workers, ones, later.jobs]
+    lower = [np.zeros(len(groups)), fixed, np.zeros(size - len(groups) - len(levels))]
+    zeros = np.zeros(len(levels) + len(pairs))
+    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros, -later.less])
+    power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
+    program = IntegerProgram(
+        *rows.arrays(),
+        np.concatenate(lower).astype(np.int64),
+        np.concatenate(upper).astype(np.int64),
+        gain,
+    )
+    return RoundProgram(program, gain, power, values.weight, groups, levels, pairs, later)
+
+
+def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
+    """No class has more groups than GPUs; GPUs with residents have exactly one group each."""
+    available = groups.round.class_sizes.astype(np.float64)
+    held = groups.round.class_residents > 0
+    column = np.arange(len(groups))
+    rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
+
+
+def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_later: int) -> None:
+    """Groups have at most as many pending one-worker jobs of a kind as there are."""
+    member = ~is_gang(groups) & ~is_running(groups)
+    jobs, row = np.unique(groups.job[member], return_inverse=True)
+    at = np.flatnonzero(np.isin(later.first, jobs))
+    rows.add(
+        [
+            (row, groups.group_of_member[member], 1.0),
+            (np.searchsorted(jobs, later.first[at]), first_later + at, -1.0),
+        ],
+        np.full(len(jobs), -np.inf),
+        _sums(later.first, -later.jobs.astype(np.float64), len(groups.round))[jobs]
+        + groups.kinds.copies[jobs],
+    )
+
+
+def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
+    """The starts on a node stay within what is left of a resource, or one alone goes beyond."""
+    use = HostUse.of(groups)
+    if use is None:
+        return
+    gpus = np.bincount(groups.round.machines.node).astype(np.float64)
+    for node in np.unique(use.node[use.node >= 0]).tolist():
+        here = np.flatnonzero(use.node == node)
+        for k in range(use.units.shape[1]):
+            adds = here[use.units[here, k] > 0]
+            if use.units[adds, k].any():
+                row = np.zeros(len(adds), dtype=np.int64)
+                left = np.array([float(use.left[node, k])])
+                rows.add([(row, adds, use.units[adds, k])], np.array([-np.inf]), left)
+            if use.beyond[here, k].any():
+                touches = here[use.touches[here, k]]
+                row = np.zeros(len(touches), dtype=np.int64)
+                value = 1 + gpus[node] * use.beyond[touches, k]
+                most = np.array([1 + gpus[node]])
+                rows.add([(row, touches, value)], np.array([-np.inf]), most)
+
+
+def _single_gains(groups: Groups) -> Floats:
+    member = np.flatnonzero(~is_gang(groups))
+    gain = groups.gain[member]
+    return groups.value + _sums(groups.group_of_member[member], gain, len(groups))
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """The distinct gains of every gang mode, mode by mode, descending within a mode.
+
+    Attributes
+    ----------
+    group_of_member, level_of_member : (k,) int
+        For every member that is a gang: its group and its level.
+    first : (n,) bool
+        Whether the level is its mode's first.
+    sample : (n,) int
+        A member at each level, which has its gain.
+    job, workers : (n,) int
+        The gang and its workers.
+    running : (n,) bool
+        Whether the gang runs already.
+    """
+
+    group_of_member: Ints
+    level_of_member: Ints
+    first: Bools
+    sample: Ints
+    job: Ints
+    workers: Ints
+    running: Bools
+
+    @classmethod
+    def of(cls, groups: Groups) -> Self:
+        member = np.flatnonzero(is_gang(groups))
+        mode = groups.variant[member] * len(groups.round.models) + groups.model[member]
+        order = np.lexsort((-groups.gain[member], mode))
+        member, mode = member[order], mode[order]
+        gain = groups.gain[member]
+        new_mode = _changes(mode)
+        new_level = new_mode | _changes(gain)
+        sample = member[new_level]
+        jobs = groups.round.jobs
+        job = groups.job[sample]
+        return cls(
+            group_of_member=groups.group_of_member[member],
+            level_of_member=np.cumsum(new_level) - 1,
+            first=new_mode[new_level],
+            sample=sample,
+            job=job,
+            workers=jobs.workers[job],
+            running=jobs.running[job],
+        )
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def fixed(self) -> Bools:
+        """Return which levels' u are fixed to 1: the first of running gangs, (n,)."""
+        return self.first & self.running
+
+    def gains(self, groups: Groups) -> Floats:
+        """Return the coefficients of u: the gain of the first level, then the increments, (n,)."""
+        gain = groups.gain[self.sample]
+        return np.where(self.first, gain, gain - np.r_[0.0, gain[:-1]])
+
+    def gpus_at_least(self, counts: Ints) -> Ints:
+        """Return f: on how many GPUs each mode is at the level or slower, (n,)."""
+        at_level = np.zeros(len(self), dtype=np.int64)
+        np.add.at(at_level, self.level_of_member, counts[self.group_of_member])
+        from_here = np.append(np.cumsum(at_level[::-1])[::-1], 0)
+        mode = np.cumsum(self.first)
+        next_mode = np.append(np.flatnonzero(self.first), len(self))[mode]
+        return np.asarray(from_here[:-1] - from_here[next_mode])
+
+    def add_rows(self, rows: RowBuilder, groups: Groups) -> None:
+        """Add all rows of the gangs."""
+        level = np.arange(len(self))
+        u, f = len(groups) + level, len(groups) + len(self) + level
+        group = self.group_of_member
+        zero = np.zeros(len(self))
+        last = np.r_[self.first[1:], True] if len(self) else self.first
+        rows.add(
+            [
+                (level, f, 1.0),
+                (level[~last], f[~last] + 1, -1.0),
+                (self.level_of_member, group, -1.0),
+            ],
+            zero,
+            zero,
+        )
+        rows.add(
+            [(level, f, 1.0), (level, u, -self.workers.astype(np.float64))],
+            np.where(self.first, 0.0, -np.inf),
+            zero,
+        )
+        later = np.flatnonzero(~self.first)
+        row = np.arange(len(later))
+        rows.add(
+            [(row, u[later], 1.0), (row, u[later] - 1, -1.0)],
+            np.full(len(later), -np.inf),
+            np.zeros(len(later)),
+        )
+        slower = ~self.first[self.level_of_member]
+        row = np.arange(int(slower.sum()))
+        most = groups.most[group[slower]].astype(np.float64)
+        rows.add(
+            [(row, group[slower], 1.0), (row, u[self.level_of_member[slower]], -most)],
+            np.full(len(row), -np.inf),
+            np.zeros(len(row)),
+        )
+        jobs, row = np.unique(self.job[self.first], return_inverse=True)
+        rows.add([(row, u[self.first], 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
+
+
+@dataclass(frozen=True)
+class _GangPairs:
+    """The pairs of gangs that may share whole: the pair and the group of each occurrence."""
+
+    pair: Ints
+    group: Ints
+    workers: Ints
+
+    @classmethod
+    def of(cls, groups: Groups) -> Self:
+        if groups.round.machines.rules.gang_sharing == "partial":
+            nothing = np.empty(0, dtype=np.int64)
+            return cls(nothing, nothing, nothing)
+        first, second, group = _job_pairs(groups)
+        jobs = groups.round.jobs
+        keep = (jobs.workers[first] > 1) & ~(jobs.running[first] & jobs.running[second])
+        count = max(1, len(groups.round))
+        key, pair = np.unique(first[keep] * count + second[keep], return_inverse=True)
+        return cls(pair, group[keep], jobs.workers[key // count])
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def shared(self, counts: Ints) -> Ints:
+        """Return x: whether each pair shares its GPUs, (n,)."""
+        together = np.zeros(len(self), dtype=np.int64)
+        np.maximum.at(together, self.pair, (counts[self.group] > 0).astype(np.int64))
+        return together
+
+    def add_rows(self, rows: RowBuilder, first_column: int) -> None:
+        """A pair of gangs shares all GPUs or none."""
+        x = np.arange(len(self))
+        rows.add(
+            [
+                (self.pair, self.group, 1.0),
+                (x, first_column + x, -self.workers.astype(np.float64)),
+            ],
+            np.zeros(len(self)),
+            np.zeros(len(self)),
+        )
+
+
+@dataclass(frozen=True)
+class _Later:
+    """The jobs that gain less than their representative, grouped by the difference.
+
+    ``first``, ``less``, ``jobs`` (n,): the representative, how much less they gain, and the number
+    of jobs; ``of_job``: the entry of each job of the round, -1 for none.
+    """
+
+    first: Ints
+    less: Floats
+    jobs: Ints
+    of_job: Ints
+
+    @classmethod
+    def of(cls, kinds: Kinds) -> Self:
+        later = np.flatnonzero(kinds.less > 0)
+        found, entry, count = np.unique(
+            np.column_stack([kinds.first[later], kinds.less[later]]),
+            axis=0,
+            return_inverse=True,
+            return_counts=True,
+        )
+        of_job = np.full(len(kinds.first), -1)
+        of_job[later] = entry.reshape(-1)
+        return cls(found[:, 0].astype(np.int64), found[:, 1], count.astype(np.int64), of_job)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def placed(self, jobs: Bools) -> Ints:
+        """Return how many jobs of each entry are placed, (n,)."""
+        return np.bincount(self.of_job[jobs & (self.of_job >= 0)], minlength=len(self))
+
+
+def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
+    """Return every two jobs of every group (the smaller index first), and the group."""
+    found: list[tuple[Ints, Ints, Ints]] = []
+    for size in np.unique(groups.sizes).tolist():
+        group = np.flatnonzero(groups.sizes == size)
+        for a, b in combinations(range(size), 2):
+            start = groups.start[group]
+            found.append((groups.job[start + a], groups.job[start + b], group.astype(np.int64)))
+    first, second, group = (joined_ints([f[k] for f in found]) for k in range(3))
+    return first, second, group
+
+
+def is_gang(groups: Groups) -> Bools:
+    """Return which members' jobs have several workers, (m,)."""
+    return np.asarray(groups.round.jobs.workers[groups.job] > 1)
+
+
+def is_running(groups: Groups) -> Bools:
+    """Return which members' jobs run already, (m,)."""
+    return np.asarray(groups.round.jobs.running[groups.job])
+
+
+def _sums(place: Ints, value: Floats, size: int) -> Floats:
+    """Return the sum of the values at each place, (size,)."""
+    return np.bincount(place, weights=value, minlength=size).astype(np.float64)
+
+
+def _changes(values: NDArray[np.generic]) -> Bools:
+    """Return where a value differs from the one before it; the first always does."""
+    changed = np.ones(len(values), dtype=bool)
+    changed[1:] = values[1:] != values[:-1]
+    return changed

@@ -1,0 +1,191 @@
+"""The second matching of a round: between running processes and chosen groups.
+
+A choice counts how many GPUs of a class each group gets, and equal jobs may take each other's place
+in it. Which job goes where is then decided so that as few processes as possible start or move,
+after Tesserae (arXiv 2508.04953).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from dovetail.formulations.arrays import Ints
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.placement import place
+from dovetail.formulations.rounds import Resident, Round, Variant
+from dovetail.instances.slowdowns.shares import share_code
+
+
+class _Process(NamedTuple):
+    """A process, which stays on a GPU if an equal one is wanted there; ``job`` is its kind."""
+
+    job: Hashable
+    sub_batch: int | None
+    share: int
+    worth: float
+
+
+_Content = tuple[int, tuple[_Process, ...]]
+"""A class of GPUs, and the processes on one of them."""
+
+
+def fewest_moves(
+    groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
+) -> tuple[Mapping[str, int], Mapping[int, int]]:
+    """Return which job goes where so that the fewest processes start or move.
+
+    The result is the group on each GPU in use, and the job that takes the place of each chosen job.
+
+    A process stays if its job runs on the same GPU at the same share and sub-batch; all other
+    processes of placed jobs start or move. Their number is the least over all ways to give the
+    counted groups GPUs of their classes and to let jobs of one worker and one kind, including
+    waiting jobs, take each other's place. Each process of a gang counts; among the best ways, one
+    is taken in which most processes of gangs stay. Last, without proof, gangs are put on few nodes:
+    a gang that keeps part of its GPUs keeps those on the nodes where it has most, and ``place``
+    packs the rest.
+
+    Parameters
+    ----------
+    groups : Groups
+        The candidate groups of the round with its running jobs pending.
+    counts : (n,) int
+        How often each group is taken.
+    before : Round
+        The same round with its running jobs in place.
+    kinds : sequence
+        The kind of each job; jobs of one kind may take each other's place.
+    """
+    mover = _Mover(groups, counts, before, kinds)
+    settled = mover.settled()
+    return place(groups, counts, settled), mover.exchanged(settled)
+
+
+def _most_kept(
+    wanted: Mapping[_Content, Sequence[int]], held: Mapping[_Content, Sequence[str]]
+) -> Iterator[tuple[str, int]]:
+    """Yield the GPUs on which processes stay, each with the group that it gets.
+
+    The total worth of the kept processes is maximal. This is a transportation problem from the
+    wanted contents, with their groups, to the contents of the GPUs; its vertices are integral, so
+    the simplex method solves it exactly. Of GPUs with equal contents the first are taken.
+    """
+    with_process: dict[tuple[int, _Process], list[int]] = defaultdict(list)
+    for sink, (where, processes) in enumerate(held):
+        for process in set(processes):
+            with_process[where, process].append(sink)
+    ways = [
+        (source, sink)
+        for source, (where, processes) in enumerate(wanted)
+        for sink in sorted({k for each in processes for k in with_process.get((where, each), ())})
+    ]
+    if not ways:
+        return
+    items = [iter(same) for same in wanted.values()]
+    gpus = [iter(same) for same in held.values()]
+    for (source, sink), times in zip(ways, _flows(ways, wanted, held), strict=True):
+        for _ in range(times):
+            yield next(gpus[sink]), next(items[source])
+
+
+def _flows(
+    ways: Sequence[tuple[int, int]],
+    wanted: Mapping[_Content, Sequence[int]],
+    held: Mapping[_Content, Sequence[str]],
+) -> list[int]:
+    """Return the flow on each way from a source to a sink."""
+    asked = [Counter(processes) for _, processes in wanted]
+    running = [Counter(processes) for _, processes in held]
+    kept = [sum(p.worth for p in (asked[a] & running[b]).elements()) for a, b in ways]
+    rows = np.add(ways, (0, len(wanted))).T.ravel()
+    columns = np.tile(np.arange(len(ways)), 2)
+    room = [len(same) for same in (*wanted.values(), *held.values())]
+    matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(room), len(ways)))
+    # The import takes a quarter of a second, and most rounds move nothing.
+    from scipy.optimize import LinearConstraint, milp
+
+    found = milp(-np.array(kept), constraints=LinearConstraint(matrix, ub=np.array(room)))
+    return [round(times) for times in np.asarray(found.x, dtype=np.float64).tolist()]
+
+
+class _Mover:
+    """The processes of a choice, and the running processes."""
+
+    def __init__(
+        self, groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
+    ) -> None:
+        self._groups = groups
+        self._counts = counts
+        self._before = before
+        self._kind = [
+            (kind, number if workers > 1 else None)
+            for number, (kind, workers) in enumerate(zip(kinds, before.jobs.workers, strict=True))
+        ]
+        # All gangs together are worth less than one more process.
+        workers = before.jobs.workers
+        self._worth = (1 + (workers > 1) / (1 + workers.sum())).tolist()
+
+    def settled(self) -> Mapping[str, int]:
+        """Return the group on each GPU on which a process stays."""
+        wanted: dict[_Content, list[int]] = defaultdict(list)
+        for group in np.flatnonzero(self._counts).tolist():
+            content = tuple(map(self._chosen, self._groups.members(group)))
+            wanted[int(self._groups.gpu_class[group]), content] += [group] * self._counts[group]
+        held: dict[_Content, list[str]] = defaultdict(list)
+        for number, gpu_class in enumerate(self._groups.round.classes):
+            for gpu in gpu_class.gpus:
+                held[number, tuple(map(self._running, self._residents(gpu)))].append(gpu)
+        node_of = self._before.machines.node_of
+        for gpus in held.values():
+            on_node = Counter(node_of[gpu] for gpu in gpus)
+            gpus.sort(key=lambda gpu: -on_node[node_of[gpu]])
+        return dict(_most_kept(wanted, held))
+
+    def exchanged(self, settled: Mapping[str, int]) -> Mapping[int, int]:
+        """Return the job that takes the place of each chosen job: running jobs first."""
+        found = self._staying(settled)
+        placed = self._groups.job[self._counts[self._groups.group_of_member] > 0]
+        moving: dict[Hashable, list[int]] = defaultdict(list)
+        for job in np.setdiff1d(placed, list(found)).tolist():
+            moving[self._kind[job]].append(job)
+        alike: dict[Hashable, list[int]] = defaultdict(list)
+        for job in sorted(set(range(len(self._kind))).difference(found.values())):
+            alike[self._kind[job]].append(job)
+        for kind, chosen in moving.items():
+            running = self._before.jobs.running
+            order = sorted(alike[kind], key=lambda job: (not running[job], job not in chosen))
+            takers = set(order[: len(chosen)])
+            own = takers.intersection(chosen)
+            found |= {job: job for job in own}
+            found |= zip(sorted({*chosen} - own), sorted(takers - own), strict=True)
+        return found
+
+    def _staying(self, settled: Mapping[str, int]) -> dict[int, int]:
+        """Return, for each chosen job whose place has a staying process, the job of the process."""
+        found: dict[int, int] = {}
+        for gpu, group in settled.items():
+            there: dict[_Process, list[int]] = defaultdict(list)
+            for resident in self._residents(gpu):
+                there[self._running(resident)].append(resident.variant.job)
+            for member in self._groups.members(group):
+                if same := there[self._chosen(member)]:
+                    found[int(self._groups.job[member])] = same.pop(0)
+        return found
+
+    def _residents(self, gpu: str) -> Sequence[Resident]:
+        return self._before.residents.get(gpu, ())
+
+    def _chosen(self, member: int) -> _Process:
+        variant = self._groups.variants[int(self._groups.variant[member])]
+        return self._process(variant, int(self._groups.share[member]))
+
+    def _running(self, resident: Resident) -> _Process:
+        return self._process(resident.variant, share_code(resident.share))
+
+    def _process(self, variant: Variant, share: int) -> _Process:
+        job = variant.job
+        return _Process(self._kind[job], variant.sub_batch, share, self._worth[job])

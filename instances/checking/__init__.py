@@ -1,0 +1,1 @@
+"""The checker: validity and value of a plan, independent of planning."""

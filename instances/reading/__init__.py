@@ -1,0 +1,1 @@
+"""Reading and writing texts and tables; every fault becomes one line."""

@@ -1,0 +1,1 @@
+"""Slowdowns of jobs that share a GPU."""

@@ -1,0 +1,1 @@
+"""Predictors fitted on measurements: training, bounds and files."""

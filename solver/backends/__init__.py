@@ -1,0 +1,1 @@
+"""Backends: integer programs and matchings solved by other libraries."""

@@ -1,0 +1,1 @@
+"""Why jobs wait, and what would let them start."""

@@ -1,0 +1,257 @@
+"""Why jobs wait, and what would let them start.
+
+The *reason* of a waiting job is the limit that keeps it off its most promising GPUs while every
+other job stays where the plan has put it (only shares of jobs that start in the same plan may
+change). For a gang of W the W best GPUs of one model are considered, and the last of them decides.
+
+==========  ================================================================================
+size        no GPU model of the cluster has enough GPUs for the gang
+memory      a GPU has too little memory for the job, or for it and the jobs it would join
+gsla        it, or a job it would join, would be slowed more than its owner accepts
+host        a resource of its node other than GPUs (such as processor cores) is in use
+jct         sharing would not let the two end earlier on average (objective ``jct`` only)
+completion  they would end later than all jobs, each alone (objective ``completion`` only)
+unknown     no slowdown is known with any job that it could join
+closed      running jobs on the GPU break a limit already, so that nothing may join
+capacity    none of these: it could start, or start in place of another job, but the plan
+            is worth more without it
+stopped     it runs, and the plan makes it wait (``preempt``): the sentence says why
+==========  ================================================================================
+
+GPUs are ranked from the most to the least promising: no limit keeps the job off (the least slowdown
+first); the GPU is full, but there is no limit in place of one of its jobs; a gSLA or memory is the
+limit (the least sum of relative differences first; the larger part names the reason); the objective
+is the limit; the same two on a full GPU in place of one of its jobs; no slowdown is known; gangs
+that share only as a whole hold the GPU; it is closed. If the reason is a full GPU, the sentence
+also has the figures of the best GPU with room, if only figures keep the job off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from dovetail.formulations.budget import UNLIMITED, Budget
+from dovetail.formulations.programs.problems import Problem
+from dovetail.instances._record import Name, Record, Text, listed, shown
+from dovetail.instances.checking.checker import CheckReport, check
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, Nearest, Plan, Stop, Waiting
+from dovetail.solver.explaining.findings import Finder
+from dovetail.solver.explaining.phrases import accepting, figure
+from dovetail.solver.explaining.remedies import Change, Remedies, Remedy
+from dovetail.solver.explaining.trials import Trials
+from dovetail.solver.explaining.wording import Category, Wording, bare, stopped
+
+__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
+
+
+TRIALS_S = 20.0
+"""Seconds that solving changed rounds may take by default."""
+
+NOT_EXAMINED = "not examined: the time was up"
+"""The reason of waiting jobs for which there was no time."""
+
+
+_Reason = tuple[Category, str, Nearest | None]
+
+
+class Explanation(Record):
+    """Why one job waits under a plan, or where it runs.
+
+    Attributes
+    ----------
+    job : str
+        The id of the job.
+    category : Category or None
+        Why it waits; None if it is placed.
+    reason : str
+        Why it waits or where it runs, in one line.
+    nearest : Nearest, optional
+        The co-runner that came closest to letting it start.
+    remedies : tuple of Remedy
+        Changes that would or could let it start while the rest of the plan stays, the smallest
+        first; none for a placed job.
+    """
+
+    job: Name
+    category: Category | None
+    reason: Text
+    nearest: Nearest | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+
+def reasons(
+    problem: Problem,
+    assignments: Sequence[Assignment],
+    budget: Budget = UNLIMITED,
+    stops: Sequence[Stop] = (),
+) -> tuple[Waiting, ...]:
+    """Return why each unplaced job waits, in the order of the instance.
+
+    Parameters
+    ----------
+    problem : Problem
+        The round, already preempted if running jobs may move.
+    assignments : sequence of Assignment
+        A valid plan for it.
+    budget : Budget
+        When to stop; jobs that are not reached by then have only this as their reason.
+    stops : sequence of Stop
+        The running jobs that do not stay.
+    """
+    jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
+    waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
+    demand = _demands(problem)
+    first: dict[tuple[object, ...], int] = {}
+    for k in waiting:
+        first.setdefault(demand[k], k)
+    found: dict[tuple[object, ...], _Reason] = {}
+    if first and not budget.passed:
+        wording = Wording(Finder(problem, assignments))
+        # One kind of job after the other, because the candidates of only a few kinds are cached.
+        kinds = attrgetter("workload", "priority", "workers")
+        for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
+            if budget.passed:
+                break
+            found[demand[k]] = wording.reason(k)
+    unknown: _Reason = ("capacity", NOT_EXAMINED, None)
+    leaving = {stop.job: stop for stop in stops}
+    rows = ((jobs[k].id, found.get(demand[k], unknown)) for k in waiting)
+    told = ((name, _of_stopped(leaving.get(name), reason)) for name, reason in rows)
+    return tuple(Waiting(job=name, reason=why, nearest=near) for name, (_, why, near) in told)
+
+
+def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
+    """Return why a job waits; if it runs now, that it is stopped."""
+    if stop is None:
+        return found
+    _, reason, nearest = found
+    why = reason if reason == NOT_EXAMINED else bare(reason)
+    return "stopped", stopped(stop, why), nearest
+
+
+def _demands(problem: Problem) -> list[tuple[object, ...]]:
+    """Return everything that the reason of each job depends on if it waits."""
+    every = np.arange(len(problem.round))
+    alone = [0.0] * len(every)
+    if problem.values.grouped and problem.round.models:
+        # Equal jobs start one after the other in a forecast, and their gains differ by the start.
+        alone = problem.values.gain(every, np.ones(len(every)), problem.round.models[0]).tolist()
+    return [
+        (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
+        for job, gain in zip(problem.round.instance.jobs, alone, strict=True)
+    ]
+
+
+def explain(
+    instance: Instance,
+    plan: Plan,
+    job_id: str,
+    budget: Budget = UNLIMITED,
+    trials_s: float = TRIALS_S,
+) -> Explanation:
+    """Return why a job waits and what would let it start, or where it runs.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round that the plan answers.
+    plan : Plan
+        A valid plan from any source; its objective is used, by default ``throughput``.
+    job_id : str
+        The job.
+    budget : Budget
+        When to stop; remedies that are not tried by then are left out.
+    trials_s : float
+        Seconds for solving changed rounds: a remedy is certain only if this proves it, otherwise it
+        is called possible.
+
+    Raises
+    ------
+    InputError
+        When there is no such job, the plan is not valid, or the instance lacks a field that
+        the objective needs.
+    """
+    problem, objective, report = _checked(instance, plan)
+    if job_id not in problem.jobs_by_id:
+        raise InputError(
+            f"must be one of ({listed(problem.jobs_by_id)}), got {shown(job_id)}", "job"
+        )
+    placed = {row.job: row for row in plan.assignments}
+    if job_id in placed:
+        return _placed(problem, plan, placed[job_id], report)
+    stop = next((stop for stop in plan.leaving(instance.jobs) if stop.job == job_id), None)
+    # Rounds under a user's own objective cannot be solved by its name.
+    known = plan.objective is None or plan.objective.name == objective
+    trials = Trials(min(trials_s, budget.left_s) if known else 0.0, placed)
+    return _waiting(problem, plan.assignments, job_id, objective, stop, trials, budget)
+
+
+def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
+    """Return why each job that the plan does not place waits, in the order of the instance.
+
+    Parameters and errors are those of ``explain``.
+    """
+    problem, objective, _ = _checked(instance, plan)
+    stops = plan.leaving(instance.jobs)
+    return reasons(Problem.of(problem, objective), plan.assignments, stops=stops)
+
+
+def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
+    """Return the round, the objective and the report of a valid plan."""
+    problem = instance.preempted() if plan.preempt else instance
+    objective = plan.judged_by
+    # Other claims of the plan may be wrong without affecting the explanation.
+    rows = [row.replace(slowdown=None, co_runners=None) for row in plan.assignments]
+    bare = Plan(assignments=tuple(rows), preempt=plan.preempt)
+    report = check(instance, bare, objective)
+    if not report.valid:
+        raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
+    return problem, objective, report
+
+
+def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport) -> Explanation:
+    job = instance.jobs_by_id[row.job]
+    slowdown, bound = report.job_slowdown[job.id], report.job_bound[job.id]
+    shares = set(row.shares)
+    share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
+    others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
+    together = f"with {listed(others, 3)}" if others else "alone"
+    verb = "starts" if plan.starts(row, job.running) else "keeps running"
+    limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
+    what = "at most" if job.priority == "batch" else "p99 times"
+    up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"
+    origin = report.job_origin.get(job.id)
+    if origin is not None:
+        up_to += f" ({origin})"
+    text = (
+        f"{verb} {together} on {listed(row.gpus, 4)}{share}: "
+        f"slowdown {slowdown:.2f}{up_to}; {limit}"
+    )
+    return Explanation(job=job.id, category=None, reason=text)
+
+
+def _waiting(
+    instance: Instance,
+    assignments: Sequence[Assignment],
+    job_id: str,
+    objective: ObjectiveName,
+    stop: Stop | None,
+    trials: Trials,
+    budget: Budget,
+) -> Explanation:
+    finder = Finder(Problem.of(instance, objective), assignments)
+    index = list(instance.jobs_by_id).index(job_id)
+    category, reason, nearest = _of_stopped(stop, Wording(finder).reason(index))
+    return Explanation(
+        job=job_id,
+        category=category,
+        reason=reason,
+        nearest=nearest,
+        remedies=Remedies(finder, index, objective, trials).ranked(budget),
+    )

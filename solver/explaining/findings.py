@@ -1,0 +1,457 @@
+"""The GPUs that come nearest to letting a waiting job start, and the limits that prevent it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.refusals import (
+    NONE_DISPLACED,
+    Candidates,
+    Refusal,
+    Refusals,
+    Site,
+    sites_of,
+)
+from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.rounds import Resident, Variant
+from dovetail.instances._record import IDLE, AnyShare, listed
+from dovetail.instances.hosts import FULL, RESOURCES
+from dovetail.instances.instance import Job, SlowdownEntry
+from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.shares import share_code, share_of, share_total
+
+_ROUNDING = 1e-12
+"""Fraction of the largest gain up to which a change is treated as rounding."""
+
+_Held = tuple[int, Rows]
+"""A number of GPUs, and the group on each of them."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """GPUs of a site, used as in a row of ``Candidates``, and the reason against it."""
+
+    ways: Candidates
+    row: int
+    site: Site
+    level: Refusal
+    number: int
+
+    @property
+    def slowdown(self) -> float:
+        """The job's slowdown; NaN if it is unknown."""
+        return float(self.ways.slowdown[self.row, 0])
+
+    @property
+    def bound(self) -> float:
+        """The bound that the job's gSLA is checked against."""
+        return float(self.ways.bound[self.row, 0])
+
+    @property
+    def share(self) -> AnyShare:
+        """The job's share."""
+        return self._share(0)
+
+    @property
+    def short_mib(self) -> float:
+        """The missing memory."""
+        return float(self.ways.short_mib[self.row])
+
+    @property
+    def displaced(self) -> Resident | None:
+        """The job that would be replaced, if any."""
+        position = int(self.ways.displaced[self.row])
+        return None if position == NONE_DISPLACED else self.site.occupants[position]
+
+    @property
+    def others(self) -> tuple[Resident, ...]:
+        """The co-runners, at the shares that they would have."""
+        staying = [o for o in self.site.occupants if o is not self.displaced]
+        if self.level >= Refusal.UNKNOWN:
+            return tuple(staying)
+        return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
+
+    def mostly_memory(self, job: Job) -> bool:
+        """Return whether the missing memory is relatively larger than the excess over gSLAs."""
+        own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
+        return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
+
+    def too_slow(self) -> Iterator[tuple[int, float, float]]:
+        """Yield the co-runners that would be over their gSLAs, with slowdown and bound.
+
+        The first has the number 1.
+        """
+        for k in range(1, len(self.others) + 1):
+            if self.ways.excess[self.row, k] > 0:
+                row = self.row, k
+                yield k, float(self.ways.slowdown[row]), float(self.ways.bound[row])
+
+    def _share(self, position: int) -> AnyShare:
+        return share_of(int(self.ways.share[self.row, position]))
+
+
+@dataclass(frozen=True)
+class BestGpus:
+    """The best GPUs for a whole job.
+
+    Attributes
+    ----------
+    variant : Variant
+        The job at its sub-batch.
+    picks : tuple of Pick
+        All its GPUs, the most promising first; the last decides whether the job can start.
+    """
+
+    variant: Variant
+    picks: tuple[Pick, ...]
+
+    @property
+    def possible(self) -> int:
+        """The number of GPUs that the job could have now."""
+        return sum(p.number for p in self.picks if p.level == Refusal.NONE)
+
+    @property
+    def binding(self) -> Pick:
+        """The pick with the strongest reason against it."""
+        return self.picks[-1]
+
+    @property
+    def level(self) -> Refusal:
+        """The reason that keeps the job out."""
+        return self.binding.level
+
+    @property
+    def figures(self) -> str:
+        """Share, sub-batch and slowdown in words, in parentheses; empty if there are none."""
+        shares = {pick.share for pick in self.picks}
+        parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
+        if self.variant.slowdown_factor != 1:
+            parts.append(f"sub-batch {self.variant.sub_batch}")
+        slowdown = max(pick.slowdown for pick in self.picks)
+        parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
+        return f" ({', '.join(parts)})" if parts else ""
+
+
+class Finder:
+    """Finds the best GPUs for waiting jobs.
+
+    Parameters
+    ----------
+    problem : Problem
+        The round, under the objective that decides which jobs may share.
+    assignments : sequence of Assignment
+        A valid plan.
+    """
+
+    def __init__(self, problem: Problem, assignments: Sequence[Assignment]) -> None:
+        self.round, self.values = problem.round, problem.values
+        self.instance = problem.round.instance
+        self.jobs = self.instance.jobs
+        self.rows = {row.job: row for row in assignments}
+        self.sites = sites_of(self.round, assignments)
+        self.refusals = Refusals(self.round, self.values, self.sites)
+        self._number = np.array([len(site.gpus) for site in self.sites], dtype=np.int64)
+        self._of_model = [
+            np.array([k for k, site in enumerate(self.sites) if site.model == model])
+            for model in self.round.models
+        ]
+        self._held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
+        self._now = lru_cache(maxsize=None)(self._group_at)
+        self._measurable_of: tuple[Candidates, Bools] | None = None
+
+    def name(self, occupant: Resident) -> str:
+        """Return the id of a placed job."""
+        return self.jobs[occupant.variant.job].id
+
+    def place_text(self, finding: BestGpus) -> str:
+        """Return where a job would run: with which co-runners, on which GPUs."""
+        gpus: list[str] = []
+        others: dict[str, None] = {}
+        for pick in finding.picks:
+            gpus += pick.site.gpus[: pick.number]
+            others |= dict.fromkeys(map(self.name, pick.others))
+        together = f"with {listed(others, 3)}" if others else "alone"
+        return f"{together} on {listed(gpus, 4)}"
+
+    def starts(self, occupant: Resident) -> bool:
+        """Return whether a placed job starts now, so that its share may still change."""
+        return not self.jobs[occupant.variant.job].running
+
+    def find(self, index: int, among: Bools | None = None) -> BestGpus | None:
+        """Return the best GPUs for a job; or None if no model has enough.
+
+        They are of one model, the one whose worst GPU is best, at the first such sub-batch.
+
+        Parameters
+        ----------
+        index : int
+            Index of the job.
+        among : (n,) bool, optional
+            The candidates to consider in addition to those without a reason against them; all by
+            default.
+        """
+        job, ways = self.jobs[index], self.refusals.candidates(index)
+        key = self.refusals.keys(index)
+        if among is not None:
+            key = np.where(among | (self.levels(index) == Refusal.NONE), key, Refusal.CLOSED)
+        best = _best_of_each_site(ways, key).reshape(len(self.round.variants[index]), -1)
+        found: tuple[float, BestGpus] | None = None
+        for variant, row in zip(self.round.variants[index], best, strict=True):
+            for sites, keys in self._choices(job, key[row]):
+                worst = float(keys[-1])
+                if found is None or worst < found[0]:
+                    found = worst, BestGpus(variant, self._picks(job, ways, row[sites], keys))
+        return found[1] if found else None
+
+    def short_host(self, index: int, finding: BestGpus) -> tuple[str, str, float, float] | None:
+        """Return what the host of some GPUs lacks for a job, or None.
+
+        The result is the node, the resource, the fraction of it in use under the plan, and the
+        fraction that the workers of the job need there.
+        """
+        hosts, machines = self.round.hosts, self.round.machines
+        if hosts is None:
+            return None
+        needed: dict[int, Floats] = {}
+        load: dict[int, Floats] = {}
+        for pick in finding.picks:
+            node = machines.node_of[pick.site.gpus[0]]
+            needed[node] = needed.get(node, 0.0) + pick.number * hosts.part[node, index]
+            load[node] = self.refusals.host_load[int(pick.ways.site[pick.row])]
+        lacking = [
+            (float(load[node][k] + need[k]), node, k)
+            for node, need in needed.items()
+            for k in np.flatnonzero((need > 0) & (load[node] + need > FULL)).tolist()
+        ]
+        if not lacking:
+            return None
+        _, node, k = max(lacking)
+        return machines.node_ids[node], RESOURCES[k], float(load[node][k]), float(needed[node][k])
+
+    def levels(self, index: int) -> Ints:
+        """Return the reason against each candidate of a job."""
+        return self.refusals.keys(index).astype(np.int64)
+
+    def _choices(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
+        """Yield the best sites of each model, and of the gangs it may join, with their keys."""
+        if self.refusals.rules.gang_sharing == "whole":
+            team, size = self.refusals.teams
+            if len(fitting := np.flatnonzero(size == job.workers)):
+                worst = np.zeros(len(size))
+                np.maximum.at(worst, team[self._held], key[self._held])
+                sites = np.flatnonzero(self._held & (team == fitting[worst[fitting].argmin()]))
+                order = sites[np.argsort(key[sites], kind="stable")]
+                yield order, key[order]
+            # Apart from joining a whole gang, only free GPUs are available.
+            key = np.where(self._held, np.maximum(key, Refusal.APART), key)
+        for sites in self._of_model:
+            order = sites[np.argsort(key[sites], kind="stable")]
+            total = np.cumsum(self._number[order])
+            if total[-1] >= job.workers:
+                order = order[: int(np.searchsorted(total, job.workers)) + 1]
+                yield order, key[order]
+
+    def _picks(self, job: Job, ways: Candidates, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
+        needed, picks = job.workers, []
+        for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
+            site = self.sites[int(ways.site[row])]
+            number = min(needed, len(site.gpus))
+            needed -= number
+            picks.append(Pick(ways, row, site, Refusal(int(key)), number))
+        return tuple(picks)
+
+    def started(self, index: int, finding: BestGpus) -> Mapping[str, Assignment]:
+        """Return, by job, the assignment of a job to the GPUs found and the others that change.
+
+        They have no slowdowns and co-runners.
+        """
+        shares: dict[int, dict[str, AnyShare]] = {}
+        for pick in finding.picks:
+            seated = [(index, pick.share)]
+            seated += [(o.variant.job, o.share) for o in pick.others if self.starts(o)]
+            for job, share in seated:
+                gpus = pick.site.gpus[: pick.number]
+                shares.setdefault(job, {}).update(dict.fromkeys(gpus, share))
+        own = shares.pop(index)
+        found = Assignment(
+            job=self.jobs[index].id,
+            gpus=tuple(own),
+            share=tuple(own.values()),
+            sub_batch=finding.variant.sub_batch,
+            start=True,
+        )
+        rows = (with_shares(self.rows[self.jobs[k].id], changed) for k, changed in shares.items())
+        return {row.job: row for row in (found, *rows)}
+
+    # -- the value of a start -------------------------------------------------------------------
+
+    def change(self, index: int, finding: BestGpus) -> float:
+        """Return the change of the objective if a job started as found."""
+        met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
+        touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
+        before, worth_before = self._gains((int(self._number[k]), self._now(k)) for k in touched)
+        taken = {int(pick.ways.site[pick.row]): pick.number for pick in finding.picks}
+        left = [(int(self._number[k]) - taken.get(k, 0), self._now(k)) for k in touched]
+        new = [
+            (pick.number, self.refusals.groups_of(index, np.array([pick.row])))
+            for pick in finding.picks
+        ]
+        after, worth_after = self._gains([*new, *(each for each in left if each[0])])
+        parts = [gain - before.get(job, 0.0) for job, gain in after.items()]
+        change = math.fsum([*parts, worth_after - worth_before])
+        largest = max(map(abs, [*after.values(), *before.values(), worth_after]))
+        return 0.0 if abs(change) <= _ROUNDING * largest else change
+
+    def later(self, index: int, way: Pick, place: int) -> bool:
+        """Return whether one bound is reached only after co-runners have ended.
+
+        Place 0 is the job with this index; the others are its co-runners.
+        """
+        jobs = [index, *(other.variant.job for other in way.others)]
+        shares = [way.share, *(other.share for other in way.others)]
+        names = [self.round.names[k] for k in self.round.jobs.workload[jobs].tolist()]
+        members = list(zip(names, shares, strict=True))
+        latency = self.round.jobs.latency[jobs].tolist()
+        records = self.round.records
+        found = [find(way.site.model, members) for find in (records.find, records.at_first)]
+        last, first = (known.bounds(latency)[place] if known else 0.0 for known in found)
+        return last > first
+
+    def cost_text(self, index: int, finding: BestGpus) -> str:
+        """Return why a plan may be better without a job that starts as found, or ""."""
+        if self.values.two_stage:
+            return ", but its weight is 0" if self.round.jobs.weight[index] == 0 else ""
+        change = self.change(index, finding)
+        if change > 0:
+            return ""
+        if change == 0:
+            return f", but {self.values.name} would not rise"
+        return f", but {self.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
+
+    def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
+        """Return the least gain of each job, and the additional value of the groups."""
+        least: dict[int, float] = {}
+        worth = 0.0
+        for number, group in held:
+            jobs = self.refusals.job[group.variant]
+            worth += number * float(self.values.value(group, jobs)[0])
+            for job, gain in zip(jobs[0].tolist(), self.values.gains(group, jobs)[0], strict=True):
+                least[job] = min(float(gain), least.get(job, math.inf))
+        return least, worth
+
+    def _group_at(self, index: int) -> Rows:
+        """Return the group that the site with this index holds under the plan."""
+        site = self.sites[index]
+        variant = [self.refusals.number[o.variant] for o in site.occupants]
+        return Rows(
+            gpu_class=np.array([site.gpu_class]),
+            variant=np.array([variant]),
+            share=np.array([[share_code(o.share) for o in site.occupants]]),
+            slowdown=np.array([self._slowdowns_at(site)]),
+            power_w=np.array([np.nan]),
+        )
+
+    def _slowdowns_at(self, site: Site) -> tuple[float, ...]:
+        """Return the slowdown of each job at a site under the plan."""
+        occupants = site.occupants
+        if not any(map(self.starts, occupants)):
+            return self.round.resident_slowdowns(site.gpus[0])
+        if len(occupants) == 1:
+            return (self.round.alone(*occupants[0]) or 1.0,)
+        members = [(self.jobs[o.variant.job].workload, o.share) for o in occupants]
+        known = self.round.entries.find(site.model, members)
+        if known is None:
+            raise AssertionError("jobs that start together in a valid plan have a known slowdown")
+        return known.stretched([o.variant.slowdown_factor for o in occupants]).slowdown
+
+    # -- missing measurements -------------------------------------------------------------------
+
+    def unmeasured(self, index: int) -> BestGpus | None:
+        """Return the best GPUs for a job if the unknown slowdowns there were harmless.
+
+        None if no unknown slowdown would let the job start.
+        """
+        ways = self.refusals.candidates(index)
+        if self._measurable_of is None or self._measurable_of[0] is not ways:
+            self._measurable_of = ways, self._measurable(index, ways)
+        able = self._measurable_of[1]
+        if self.round.hosts is not None:
+            short = np.asarray(self.refusals.host_lacks(index).any(axis=1))
+            able = able & ~short[ways.site]
+        found = self.find(index, able)
+        return found if found and found.level == Refusal.UNKNOWN else None
+
+    def missing(self, index: int, finding: BestGpus) -> tuple[SlowdownEntry, ...]:
+        """Return the entries that were not measured, with their best possible values."""
+        met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
+        return tuple({e.key: e for e in (self._entry(index, pick) for pick in met)}.values())
+
+    def _measurable(self, index: int, ways: Candidates) -> Bools:
+        """Return which candidates of a kind of job a measurement could make possible."""
+        fits: Bools = (ways.fixed == Refusal.UNKNOWN) & (ways.displaced == NONE_DISPLACED)
+        fits &= ways.short == 0
+        for row in np.flatnonzero(fits).tolist():
+            site = self.sites[int(ways.site[row])]
+            pick = Pick(ways, row, site, Refusal.UNKNOWN, 1)
+            asked = tuple(
+                sorted((name, share_code(share)) for name, share in self._members(index, pick))
+            )
+            # An entry without a slowdown says that they may not share.
+            fits[row] = self._entry_keys.isdisjoint({(None, asked), (site.model, asked)})
+        return fits
+
+    @cached_property
+    def _entry_keys(self) -> frozenset[object]:
+        return frozenset(entry.key for entry in self.instance.slowdowns)
+
+    def _members(self, index: int, pick: Pick) -> list[tuple[str, AnyShare]]:
+        """Return the job and those it would join, with equal shares where they may be chosen."""
+        held = [None if self.starts(o) else share_code(o.share) for o in pick.others]
+        rules = self.instance.cluster
+        # The largest share that all jobs whose share is open can have together. Not idle: an entry
+        # may not have only that share.
+        taken = share_total(share_of(code) for code in held if code is not None)
+        each = (rules.share_sum - taken) // (1 + held.count(None))
+        free = max(
+            (share for share in rules.shares if share != IDLE and share <= each), default=None
+        )
+        names = [self.jobs[o.variant.job].workload for o in pick.others]
+        shares = [free if share is None else share_of(share) for share in held]
+        return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
+
+    def _entry(self, index: int, pick: Pick) -> SlowdownEntry:
+        names, shares = zip(*self._members(index, pick), strict=True)
+        alone = [self.instance.workloads[name].power_w for name in names]
+        known = [watts for watts in alone if watts is not None]
+        return SlowdownEntry.from_data(
+            {
+                "pair" if len(names) == 2 else "set": list(names),
+                "share": list(shares),
+                "slowdown": [1.0] * len(names),
+                # ``energy`` needs it.
+                "power_w": sum(known) if len(known) == len(alone) else None,
+                "gpu_model": pick.site.model,
+            }
+        )
+
+
+def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
+    """Return, for each variant at each site, the first row with the least key."""
+    least = np.minimum.reduceat(key, ways.starts)
+    rows = np.diff(ways.starts, append=len(key))
+    attained = np.flatnonzero(key == np.repeat(least, rows))
+    return np.asarray(attained[np.searchsorted(attained, ways.starts)])
+
+
+def with_shares(row: Assignment, changed: Mapping[str, AnyShare]) -> Assignment:
+    """Return an assignment with other shares on some GPUs, without slowdown and co-runners."""
+    share = {**dict(zip(row.gpus, row.shares, strict=True)), **changed}
+    return row.replace(share=tuple(share.values()), slowdown=None, co_runners=None)

@@ -1,0 +1,219 @@
+"""Why a job waits, in one line."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Literal
+
+from dovetail.formulations.candidates.refusals import Refusal
+from dovetail.formulations.rules import most_bound, room_mib
+from dovetail.instances._record import listed
+from dovetail.instances.plan import Nearest, Stop
+from dovetail.solver.explaining.findings import BestGpus, Finder, Pick
+from dovetail.solver.explaining.phrases import compared, measured, mib
+
+Category = Literal[
+    "size",
+    "memory",
+    "unknown",
+    "gsla",
+    "host",
+    "jct",
+    "completion",
+    "closed",
+    "capacity",
+    "stopped",
+]
+"""Why a job waits; see ``dovetail.solver.explaining.explanations``."""
+
+
+_TOO_MANY = 3
+"""The number of limits from which on not all are named."""
+
+
+def stopped(stop: Stop, reason: str) -> str:
+    """Return the reason of a running job that is stopped, from the reason to wait."""
+    return f"stopped: it runs on {listed(stop.gpus, 4)} now; {reason}"
+
+
+def bare(reason: str) -> str:
+    """Return a reason without its category."""
+    return reason.partition(": ")[2]
+
+
+class Wording:
+    """Puts findings into words.
+
+    Parameters
+    ----------
+    finder : Finder
+        The source of the findings.
+    """
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+        self._round = finder.round
+        self._jobs = finder.jobs
+
+    def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
+        """Return why a job waits: the category, the sentence, and the nearest co-runner."""
+        too_large = self._too_large(index)
+        if too_large:
+            return *too_large, None
+        finding = self._finder.find(index)
+        if finding is None:
+            raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
+        near = self._nearest_free(index, finding) if finding.level == Refusal.TAKEN else finding
+        category, limits = self._limits(index, finding, near)
+        reason = f"{category}: {self._lacks(index, finding)}{limits}{self._cure(index, finding)}"
+        return category, reason, self._nearest(near)
+
+    def _lacks(self, index: int, finding: BestGpus) -> str:
+        """Return how many GPUs a gang could have, if they are too few."""
+        workers, possible = self._jobs[index].workers, finding.possible
+        if workers == 1 or possible == workers:
+            return ""
+        number = f"only {possible}" if possible else "none"
+        verb = "are" if possible > 1 else "is"
+        return f"{number} of its {workers} GPUs {verb} available; "
+
+    def _cure(self, index: int, finding: BestGpus) -> str:
+        """Return how measuring would help the job, at no cost to other jobs."""
+        unknown = self._finder.unmeasured(index)
+        if unknown is None or finding.level == Refusal.NONE:
+            return ""
+        pairs = measured(self._finder.missing(index, unknown))
+        return f"; it could start {self._finder.place_text(unknown)} if {pairs}"
+
+    def _nearest_free(self, index: int, taken: BestGpus) -> BestGpus:
+        """Return GPUs with room that only figures rule out, or else the full ones."""
+        near = self._finder.find(index, self._finder.levels(index) != Refusal.TAKEN)
+        return near if near and near.level == Refusal.FIGURES else taken
+
+    # -- limits of the cluster ------------------------------------------------------------
+
+    def _too_large(self, index: int) -> tuple[Category, str] | None:
+        """Return why the job is too large if no model of the cluster has its GPUs or memory."""
+        workers = self._jobs[index].workers
+        most = max((len(sizes) for sizes in self._memory.values()), default=0)
+        if workers > most:
+            models = [model for model, sizes in self._memory.items() if len(sizes) == most]
+            has = f"the cluster has {most}" + (f" ({listed(models)})" if most else "")
+            needs = "a GPU" if workers == 1 else f"{workers} GPUs of one model"
+            return "size", f"size: it needs {needs}, and {has}"
+        offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
+        least = min(variant.memory_mib for variant in self._round.variants[index])
+        if least <= room_mib(offered):
+            return None
+        offer = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
+        most_mib = mib(math.floor(offered))
+        return "memory", f"memory: it needs {mib(least)}, and {offer} more than {most_mib}"
+
+    @cached_property
+    def _memory(self) -> dict[str, list[float]]:
+        """The memory of each GPU by model, the largest first."""
+        found: dict[str, list[float]] = {model: [] for model in self._round.models}
+        for each in self._round.classes:
+            found[each.model] += [each.memory_mib] * len(each.gpus)
+        return {model: sorted(sizes, reverse=True) for model, sizes in found.items()}
+
+    # -- the limits that keep it out ------------------------------------------------------
+
+    def _limits(self, index: int, finding: BestGpus, near: BestGpus) -> tuple[Category, str]:
+        """Return the category and the rest of the sentence."""
+        way = finding.binding
+        match way.level:
+            case Refusal.NONE | Refusal.HOST if short := self._finder.short_host(index, finding):
+                return "host", _host_text(*short)
+            case Refusal.NONE | Refusal.HOST:
+                return "capacity", self._possible_text(index, finding)
+            case Refusal.TAKEN:
+                return "capacity", self._taken_text(index, finding.binding, near)
+            case Refusal.FIGURES | Refusal.TAKEN_FIGURES:
+                return self._figures_text(index, finding)
+            case Refusal.OBJECTIVE | Refusal.TAKEN_OBJECTIVE:
+                return self._objective_text(way)
+            case Refusal.UNKNOWN if way.short_mib:
+                return "memory", f"{self._beside(way)} {_missing(way)}"
+            case Refusal.UNKNOWN:
+                return "unknown", "no known slowdown lets it share a GPU with a job that is placed"
+            case Refusal.APART:
+                return "capacity", "the other GPUs are held by gangs that share only as a whole"
+            case Refusal.CLOSED:
+                return "closed", self._closed_text(way)
+
+    def _possible_text(self, index: int, finding: BestGpus) -> str:
+        where = f"{self._finder.place_text(finding)}{finding.figures}"
+        better = "; a plan with it would be better, though by less than the gap"
+        return f"it could start {where}{self._finder.cost_text(index, finding) or better}"
+
+    def _taken_text(self, index: int, way: Pick, near: BestGpus) -> str:
+        if near.level == Refusal.FIGURES:
+            return f"the GPUs that suit it are full; {self._figures_text(index, near)[1]}"
+        held = listed(map(self._finder.name, way.site.occupants), 3)
+        return f"the GPUs that suit it are full, such as {way.site.gpus[0]} with {held}"
+
+    def _figures_text(self, index: int, finding: BestGpus) -> tuple[Category, str]:
+        way, job = finding.binding, self._jobs[index]
+        missing = [_missing(way)] if way.short_mib else []
+        slowed = []
+        if job.gsla is not None and way.bound > most_bound(job.gsla):
+            later = self._finder.later(index, way, 0)
+            slowed.append(compared("its", job, way.slowdown, way.bound, later))
+        for k, slowdown, bound in way.too_slow():
+            owner = self._jobs[way.others[k - 1].variant.job]
+            later = self._finder.later(index, way, k)
+            slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound, later))
+        category: Category = "memory" if way.mostly_memory(job) else "gsla"
+        parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
+        limits = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
+        size = finding.variant.sub_batch if finding.variant.slowdown_factor != 1 else None
+        at = f" at sub-batch {size}" if size else ""
+        return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(limits)}"
+
+    def _objective_text(self, way: Pick) -> tuple[Category, str]:
+        where = f"{self._beside(way)}{self._instead(way)}"
+        if self._finder.values.objective != "jct":
+            late = "they would end later than the forecast end of all jobs alone"
+            return "completion", f"{where} {late}"
+        if len(way.others) > 1:
+            return "jct", f"{where} it would be one too many: under jct only two may share"
+        return "jct", f"{where} the two would end no earlier on average than one after the other"
+
+    def _closed_text(self, way: Pick) -> str:
+        held = listed(map(self._finder.name, way.site.occupants), 2)
+        where = f"{way.site.gpus[0]}, where running jobs ({held})"
+        return f"nothing may join {where} break a limit already"
+
+    # -- parts of sentences -------------------------------------------------------------
+
+    def _beside(self, way: Pick) -> str:
+        share = "" if way.share is None else f" at share {way.share}"
+        others = listed(map(self._finder.name, way.others), 3)
+        where = f"with {others}" if others else "alone"
+        return f"{where} on {way.site.gpus[0]}{share}"
+
+    def _instead(self, way: Pick) -> str:
+        return f" in place of {self._finder.name(way.displaced)}" if way.displaced else ""
+
+    def _nearest(self, finding: BestGpus) -> Nearest | None:
+        way = finding.binding
+        if not way.others:
+            return None
+        slowdown = None if math.isnan(way.slowdown) else way.slowdown
+        name = self._finder.name(way.others[0])
+        return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=way.site.gpus[0])
+
+
+def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
+    left = max(0.0, 1 - asked)
+    return (
+        f"{node} has {100 * left:.0f} % of its {resource} left, and it needs {100 * needed:.0f} % "
+        "there; beyond that, one job starts in each round, alone on an idle GPU, "
+        "if it gains more than others lose"
+    )
+
+
+def _missing(way: Pick) -> str:
+    return f"{mib(way.short_mib)} of memory would be missing"

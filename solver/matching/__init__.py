@@ -1,0 +1,1 @@
+"""Rounds solved exactly by our own engine, and the proofs of their bounds."""

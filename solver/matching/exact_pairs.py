@@ -1,0 +1,166 @@
+"""Rounds whose plans are matchings, solved by our own engine in one stage or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+
+from dovetail.formulations.arrays import Ints
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.pair_graph import PairGraph
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import score
+from dovetail.solver.backends.integer_scaling import IntegerWeights
+from dovetail.solver.matching.lexicographic import Heaviest, maximum
+from dovetail.solver.matching.pair_certificate import proven_by_pairs
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairList
+from dovetail.solver.matching.table_pairs import table_pairs
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.stages import StagedSearch, solve_in_stages
+from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
+
+PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
+"""Returns the pairing problem of a round, given the factors of the gain and of the watts."""
+
+_LOOSE = 2.0
+"""Factor below the power of a plan at which a matching for a better bound pays off."""
+
+
+def best_matching(problem: Problem, limits: Limits) -> Choice:
+    """Return the proven best choice of groups, or the best found when the time is up.
+
+    Raises
+    ------
+    UnsupportedError
+        If plans are not matchings (see ``PairGraph``), with the reason.
+    """
+    return best_pairs(problem, _pairing_of(problem), limits)
+
+
+def best_pairs(problem: Problem, pairing_at: PairingAt, limits: Limits) -> Choice:
+    """Return the best choice of groups among these matchings of a problem."""
+    return solve_in_stages(_MatchingSearch(problem, pairing_at, limits))
+
+
+def paired_counts(problem: Problem, limits: Limits) -> Ints:
+    """Return the best choice of groups in pairs of equal size.
+
+    Gangs that may share some of their GPUs may also share as wholes; with this restriction plans
+    are matchings if GPUs are interchangeable, and the optimum is a plan of the round.
+
+    Raises
+    ------
+    UnsupportedError
+        If GPUs are not interchangeable.
+    """
+    graph = PairGraph(problem.groups, problem.values, restricted=True)
+    pairing = partial(graph_pairing, problem, graph)
+    return best_pairs(problem, pairing, limits.unwatched()).counts  # bounds no other plans
+
+
+def _pairing_of(problem: Problem) -> PairingAt:
+    large = table_pairs(problem)
+    if large is None:
+        return partial(graph_pairing, problem, problem.graph)
+    return lambda per_gain, per_watt: large.pairing  # whose objectives have no ratio
+
+
+def graph_pairing(
+    problem: Problem, graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
+) -> PairingProblem:
+    """Return the pairing problem of a graph; the value is gain less power, with these factors.
+
+    Of several edges between two jobs, the one with the largest value is taken.
+    """
+    value = per_gain * graph.gain - per_watt * graph.power_w
+    ends = graph.first * graph.jobs + graph.second
+    order = np.lexsort((value, ends))
+    edge = order[np.diff(ends[order], append=-1) != 0]
+    is_pair = graph.first[edge] < graph.second[edge]
+    edge, single = edge[is_pair], edge[~is_pair]
+    edge_alone = np.full(graph.jobs, -1, dtype=np.int64)
+    edge_alone[graph.first[single]] = single
+    alone = np.full(graph.jobs, np.nan)
+    alone[graph.first[single]] = value[single]
+    pairs = PairList(graph.jobs, graph.first[edge], graph.second[edge])
+    fixed = score(problem.groups, problem.values, graph.fixed)
+
+    def taken(mate: Ints) -> tuple[Ints, Groups | None]:
+        if (graph.required & (mate < 0)).any():
+            return problem.idle_counts, None
+        jobs = np.arange(graph.jobs)
+        first, alone = np.flatnonzero(mate > jobs), np.flatnonzero(mate == jobs)
+        shared = edge[pairs.at(first, mate[first])]
+        return graph.counts(np.append(shared, edge_alone[alone])), None
+
+    return PairingProblem(
+        pairs=pairs,
+        pair=value[edge],
+        alone=alone,
+        constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
+        size=problem.round.jobs.workers,
+        gpus=graph.capacity,
+        required=graph.required,
+        taken=taken,
+    )
+
+
+class _MatchingSearch(StagedSearch):
+    solver = MATCHING
+
+    def __init__(self, problem: Problem, pairing_at: PairingAt, limits: Limits) -> None:
+        super().__init__(problem, limits)
+        self._pairing_at = pairing_at
+        self._heaviest: Heaviest | None = None
+
+    def heaviest(self) -> tuple[Maximum, IntegerWeights]:
+        pairing = self._pairing_at(1.0, 0.0)
+        self._heaviest = Heaviest(self.problem.values.weight, pairing, self.limits)
+        return self._heaviest.first, self._heaviest.weight
+
+    def maximise(
+        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+    ) -> Maximum:
+        pairing = self._pairing_at(per_gain, per_watt)
+        if self._heaviest is None:
+            return self._best(pairing)
+        return self._heaviest.best(pairing, self.limits)
+
+    def _best(self, pairing: PairingProblem) -> Maximum:
+        limits = self.limits
+        found = match_pairs(
+            **pairing.arguments,
+            time_limit=limits.budget,
+            seed=limits.seed,
+            previous=limits.previous,
+        )
+        best = maximum(found, pairing, found.bound + pairing.constant, limits)
+        proof = partial(proven_by_pairs, found, pairing.required) if self._is_proven else None
+        return replace(best, proof=proof, prices=found.prices)
+
+    @property
+    def _is_proven(self) -> bool:
+        """Whether the values of all pairs, and their completeness, can be read from the instance.
+
+        The sets of three that a forecast allows to share are not read again.
+        """
+        values, entries = self.problem.values, self.problem.round.entries
+        if self.problem.round.source is None or (values.grouped and values.name != "completion"):
+            return False
+        return not (values.grouped and entries.sets and entries.rules.max_jobs_per_gpu > 2)
+
+    def least_power(self, start: Maximum) -> float:
+        """Return a lower bound on the power of every choice of the largest placed weight.
+
+        It divides the error of the ratio's bound, so a poor one is replaced by the best.
+        """
+        pairing = self._pairing_at(0.0, 1.0)
+        own = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
+        least = max(own, super().least_power(start))
+        if least > score(self.problem.groups, self.problem.values, start.counts).power_w / _LOOSE:
+            return least
+        return max(least, -self.maximise(0.0, 1.0).bound)

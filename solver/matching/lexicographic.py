@@ -1,0 +1,264 @@
+"""The best matching with the largest placed weight: ``match_pairs`` in two stages.
+
+*First stage.* Job weights are whole numbers, small enough for the engine to be exact. Let W be the
+placed weight that it finds, U >= W the bound of its duals. If weights had to be rounded to whole
+numbers, W is lowered by the possible error of their sums, so that all bounds hold for the weights
+themselves.
+
+*Decisions from the duals.* Relative to U a matching loses at least the reduced cost of every pair
+in it and the potential of every job it leaves out. So no matching that places W or more has a pair
+with a reduced cost above U - W or leaves out a job with a potential above it. Such pairs are
+excluded, and such jobs are required.
+
+*Second stage.* The gain, plus a price (``WeightPrice``) for the weight that is still undecided: the
+weights of the jobs less the potentials of the required jobs, whose sum is the same for all
+matchings. Weight that the duals have decided needs no price, so the price stays small enough for
+the engine's precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.instances.plan import Stopped
+from dovetail.solver.backends.integer_scaling import integer_weights, power_of_two
+from dovetail.solver.matching.pairing_problem import PairingProblem
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.pairing.result import Dual, Matching, Prices
+from dovetail.solver.types import Limits, Maximum
+
+WEIGHT_BITS = 28
+"""Bits of the largest job weight: the sum of two fits the engine's precision of 29."""
+
+_FILLINGS = 2.0
+"""A matching for the best gain starts only if this many times the seconds of filling the first
+matrix are left: another matrix is filled and read."""
+
+_ROUNDING = 2.0**-50
+"""Relative error allowed to sums of gain and multiplied weight."""
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """The restrictions on matchings of the largest weight, and the undecided weight."""
+
+    which: Bools
+    may_run_alone: Bools
+    required: Bools
+    undecided: Floats
+    demanded: float
+
+
+class Heaviest:
+    """The matchings with the largest placed weight, and the best gain among them.
+
+    Parameters
+    ----------
+    weight : (n,) float
+        The contribution of each job to the placed weight.
+    pairing : PairingProblem
+        The matchings, with any values.
+    limits : Limits
+        When to stop.
+
+    Attributes
+    ----------
+    weight : IntegerWeights
+        The contribution of each job to the placed weight, in whole numbers.
+    first : Maximum
+        A matching with the largest placed weight, with its bound in whole numbers.
+    """
+
+    def __init__(self, weight: Floats, pairing: PairingProblem, limits: Limits) -> None:
+        fits = pairing.size <= pairing.gpus
+        self._pairing = pairing
+        self._which = pairing.pairs.among(fits)
+        self._may_run_alone = ~np.isnan(pairing.alone) & fits
+        is_open = self._possible(self._which, self._may_run_alone) & ~pairing.required
+        self.weight = integer_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
+        began = limits.budget.now()
+        matrix = pairing.pairs.matrix(pairing.pairs.sums(self.weight.numbers), self._which)
+        self._filling_s = limits.budget.now() - began
+        self._found = match_pairs(
+            matrix,
+            np.where(self._may_run_alone, self.weight.numbers, np.nan),
+            gpus=pairing.gpus,
+            size=pairing.size,
+            required=pairing.required,
+            time_limit=limits.budget,
+            seed=limits.seed,
+        )
+        self.first = maximum(self._found, pairing, self._found.bound, limits)
+        self._price = WeightPrice()
+        self._previous: Prices | None = None
+
+    def _possible(self, which: Bools, may_run_alone: Bools) -> Bools:
+        """Return which jobs may be placed, (n,)."""
+        return np.asarray(may_run_alone | self._pairing.pairs.partnered(which))
+
+    @cached_property
+    def _decided(self) -> _Decided:
+        pairing, found, rounding = self._pairing, self._found, self.weight.rounding
+        duals, pairs = found.certificate.main, pairing.pairs
+        potential = np.zeros(len(pairing.size))
+        price = np.zeros(len(pairing.size))
+        for dual in duals:
+            potential[dual.jobs] = dual.potential
+            price[dual.jobs] = dual.price
+        spare = _bound(duals, pairing.size, pairing.gpus) - found.value + rounding
+        required = pairing.required | (potential > spare)
+        surplus = potential - self.weight.numbers
+        which = self._which & (pairs.sums(surplus) <= pairs.of_first(spare - price))
+        may_run_alone = self._may_run_alone & (surplus <= spare - price)
+        undecided = self.weight.numbers - np.where(required, potential, 0.0)
+        undecided[~self._possible(which, may_run_alone)] = 0.0
+        demanded = found.value - rounding - math.fsum(potential[required].tolist())
+        return _Decided(which, may_run_alone, required, undecided, demanded)
+
+    def best(self, pairing: PairingProblem, limits: Limits) -> Maximum:
+        """Return the matching with the largest value among those with the largest placed weight.
+
+        Parameters
+        ----------
+        pairing : PairingProblem
+            The same matchings, with these values.
+        limits : Limits
+            When to stop.
+        """
+        decided, pair = self._decided, np.asarray(pairing.pair)
+        alone = np.where(decided.may_run_alone, pairing.alone, np.nan)
+        largest = max(_largest(pair, decided.which), _largest(pairing.alone, decided.may_run_alone))
+        undecided = float(np.abs(decided.undecided).max(initial=0.0))
+
+        def at(price: float) -> tuple[Maximum, float]:
+            bonus = price * decided.undecided
+            value = pairing.pairs.sums(bonus)
+            value += pair
+            found = match_pairs(
+                pairing.pairs.matrix(value, decided.which),
+                alone + bonus,
+                gpus=pairing.gpus,
+                size=pairing.size,
+                required=decided.required,
+                time_limit=limits.budget,
+                seed=limits.seed,
+                previous=self._previous,
+            )
+            self._previous = found.prices
+            rounding = _ROUNDING * len(bonus) * (largest + price * undecided)
+            bound = found.bound - price * decided.demanded + rounding + pairing.constant
+            placed = found.mate >= 0
+            enough = self.weight.numbers[placed].sum() >= self._found.value
+            able = enough and placed[decided.required].all()
+            gain = pairing.value(found.mate) if able else -math.inf
+            return maximum(found, pairing, bound, limits), gain
+
+        return self._price.maximise(
+            self.first,
+            pairing.value(self._found.mate),
+            at,
+            scale=largest / undecided if undecided else 0.0,
+            in_time=lambda: limits.seconds_left > _FILLINGS * self._filling_s,
+        )
+
+    def least_cost(self, pairing: PairingProblem) -> float:
+        """Return a lower bound on the loss of matchings of the largest weight; all values are <= 0.
+
+        Each job that all of them place bears half of a pair's loss, or its own loss alone.
+        """
+        decided = self._decided
+        pairs = pairing.pairs.least(-np.asarray(pairing.pair), decided.which)
+        own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
+        return float(own[decided.required].sum()) - pairing.constant
+
+
+def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
+    """Return a matching as a choice of groups, with this bound on the maximised value."""
+    counts, groups = pairing.taken(found.mate)
+    proven = found.status == "optimal" or not limits.budget.is_limited
+    stopped: Stopped = "complete" if proven else "time_limit"
+    return Maximum(counts=counts, bound=bound, stopped=stopped, groups=groups)
+
+
+def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:
+    """Return the bound that one dual per class proves, all with the same price per GPU."""
+    gpus = min(gpus, int(size.sum()))
+    if len(duals) == 1:
+        groups = gpus // int(size[0])
+        return duals[0].constant + duals[0].price * groups
+    per_gpu = max((d.price / int(size[d.jobs[0]]) for d in duals), default=0.0)
+    return math.fsum(d.constant for d in duals) + per_gpu * gpus
+
+
+def _largest(gains: NDArray[np.floating[Any]], which: Bools) -> float:
+    """Return the largest magnitude of some gains."""
+    highest, lowest = (f(gains, where=which, initial=0.0) for f in (np.max, np.min))
+    return float(max(highest, -lowest))
+
+
+_FIRST_FACTOR = 4.0
+"""The initial price of weight: the value of the largest weight relative to the largest gain."""
+
+
+_RAISE = 8.0
+
+
+_LARGEST_FACTOR = 2.0**20
+"""Above this factor too few of the engine's bits are left for the gains."""
+
+
+class WeightPrice:
+    """Requires a placed weight from a search that can only maximise, by Lagrangean relaxation.
+
+    The gain is maximised plus a price R >= 0 times the weight. For any R, a choice that places W or
+    more gains at most bound(R) - R W; if the choice found places W, this is its gain (up to
+    rounding) and it is the best. If it places less, R is increased, also for later calls.
+    """
+
+    def __init__(self) -> None:
+        self._factor = _FIRST_FACTOR
+
+    def maximise(
+        self,
+        start: Maximum,
+        gain: float,
+        at: Callable[[float], tuple[Maximum, float]],
+        scale: float,
+        in_time: Callable[[], bool],
+    ) -> Maximum:
+        """Return the choice of the required weight with the largest gain, or the best found.
+
+        Parameters
+        ----------
+        start : Maximum
+            A choice with that weight.
+        gain : float
+            Its gain.
+        at : callable
+            Maximises at a price. Returns the choice found, with the resulting bound on gains, and
+            its gain, -inf if it does not place the weight.
+        scale : float
+            The largest gain divided by the largest weight.
+        in_time : callable
+            Whether there is time for a search.
+        """
+        best, bound = start, math.inf
+        while in_time():
+            price = power_of_two(self._factor * scale)
+            found, reached = at(price)
+            bound = min(bound, found.bound)
+            if reached > gain:
+                best, gain = found, reached
+            last = not price or self._factor >= _LARGEST_FACTOR
+            if reached > -math.inf or last or found.stopped != "complete":
+                return replace(best, bound=max(bound, gain), stopped=found.stopped)
+            self._factor *= _RAISE
+        return replace(best, bound=max(bound, gain), stopped="time_limit")

@@ -1,0 +1,136 @@
+"""Large rounds of pairs: matched on tables, so that only chosen groups are listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.candidates.listing import list_chosen
+from dovetail.formulations.memory import require_room
+from dovetail.formulations.pair_tables import PairTables
+from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.scores import score
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairMatrix
+from dovetail.solver.pairing.splits import SplitValues
+from dovetail.solver.types import MOST_GROUPS
+
+_LISTED_JOBS = 100
+"""Number of jobs up to which listing all groups takes negligible time."""
+
+
+_CELL_BYTES = {False: 7, True: 24}
+"""Bytes of a matching per pair of jobs, in one stage and in two, measured at 10,000 jobs."""
+
+
+@dataclass(frozen=True)
+class TablePairs:
+    """A round of pairs on tables.
+
+    Attributes
+    ----------
+    problem : Problem
+        The round.
+    tables : PairTables
+        The tables, with ``required``, ``size`` and ``capacity``.
+    pairs : SplitValues
+        The gain of each pair at its best split.
+    alone : (n,) float
+        The gain of each job alone; NaN if that is not allowed or not to be decided.
+    fixed_gain : float
+        The gain of the running jobs without a decision.
+    """
+
+    problem: Problem
+    tables: PairTables
+    pairs: SplitValues
+    alone: Floats
+    fixed_gain: float
+
+    @property
+    def pairing(self) -> PairingProblem:
+        """The plans as matchings, valued by their gain."""
+        return PairingProblem(
+            pairs=PairMatrix(self.pairs),
+            pair=self.pairs,
+            alone=self.alone,
+            constant=self.fixed_gain,
+            size=self.tables.size,
+            gpus=self.tables.capacity,
+            required=self.tables.required,
+            taken=self._taken,
+        )
+
+    def _taken(self, mate: Ints) -> tuple[Ints, Groups]:
+        if (self.tables.required & (mate < 0)).any():
+            groups = _without_pairs(self.problem)
+            return idle_counts(groups), groups
+        jobs = np.arange(len(mate))
+        first = jobs[mate > jobs]
+        shares = self.tables.shares[self.pairs.best(first, mate[first])[1]]
+        pairs = np.stack([first, mate[first]], axis=1)
+        groups = list_chosen(self.problem.round, self.problem.values, pairs, shares)
+        start, last = groups.job[groups.start[:-1]], groups.job[groups.start[1:] - 1]
+        decided = (start == last) | ~self.tables.running[start] | ~self.tables.running[last]
+        counts = idle_counts(groups)
+        counts[decided] = 0
+        taken = decided & (mate[start] == last)
+        counts[taken] = self.tables.size[start[taken]]
+        return counts, groups
+
+
+def table_pairs(problem: Problem) -> TablePairs | None:
+    """Return a round as tables, or None if its groups can or must be listed.
+
+    Small rounds are listed, because ties are broken among all groups.
+
+    Raises
+    ------
+    UnsupportedError
+        If the tables would not fit in memory.
+    """
+    if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
+        return None
+    tables = problem.tables
+    cells = _CELL_BYTES[problem.values.two_stage] * len(tables.size) ** 2
+    require_room(cells, "tables of all pairs of jobs")
+    pairs = SplitValues(
+        tables.slowdown,
+        tables.kind,
+        bound=tables.bound,
+        gsla=tables.gsla,
+        memory=tables.memory_mib,
+        memory_limit=tables.memory_limit_mib,
+        weight=tables.scale,
+        size=tables.size,
+        running=tables.running,
+        allowed=tables.allowed,
+        mirror=tables.mirror,
+        gain="slowdown" if tables.minimised else "throughput",
+    )
+    alone, fixed_gain = _apart(problem, tables)
+    most = MOST_GROUPS // len(problem.round.machines.node_ids)
+    groups = np.count_nonzero(~np.isnan(alone))
+    if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:
+        return None
+    return TablePairs(problem, tables, pairs, alone, fixed_gain)
+
+
+def _without_pairs(problem: Problem) -> Groups:
+    no_pairs = np.empty((0, 2), dtype=np.int64)
+    return list_chosen(problem.round, problem.values, no_pairs, no_pairs)
+
+
+def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
+    """Return the gain of each job alone, and of the sharing jobs without a decision."""
+    groups = _without_pairs(problem)
+    single = groups.sizes == 1
+    job = groups.job[groups.start[:-1]][single]
+    alone = np.full(len(tables.size), np.nan)
+    alone[job] = groups.gain[groups.start[:-1][single]]
+    free = tables.capacity - tables.size[tables.required].sum()
+    alone[~tables.running & (tables.size > free)] = np.nan
+    held = np.where(single, 0, idle_counts(groups))
+    return alone, score(groups, problem.values, held).gain
