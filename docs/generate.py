@@ -95,7 +95,8 @@ CAMPAIGNS = """\
 Written by `docs/generate.py` from the records in `measuring/`; do not edit by hand.
 
 The file that [`dovetail measure`](../howto/measure.md) reads, in YAML or JSON, and the results that
-it stores: `sqlite3 repository.db "SELECT content FROM evidence"` prints one of them in each line.
+it stores: `sqlite3 repository.db "SELECT content FROM record WHERE kind = 'result'"` prints one of
+them in each line.
 """
 
 HTTP = """\

@@ -19,17 +19,15 @@ from __future__ import annotations
 import gc
 import math
 import os
-import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote
 
 from pydantic_core import from_json
 
@@ -43,6 +41,13 @@ from dovetail.executor.jobs.states import OVER
 from dovetail.executor.jobs.words import Digests, KnownWords, Words, brief
 from dovetail.instances.errors import source_name
 from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.sqlite_file import (
+    SqliteFile,
+    is_empty,
+    is_full,
+    transaction,
+    version_of,
+)
 
 JOURNAL: Final = "journal.db"
 
@@ -50,11 +55,11 @@ APPLICATION_ID: Final = 0x44544A4C
 """SQLite's mark of the file type: ``DTJL``."""
 
 SCHEMA_VERSION: Final = 3
-"""The version with the table ``words``; a journal of an earlier version is upgraded on opening."""
+"""The version with the table ``words``; a journal of an earlier version is upgraded on opening.
 
-_READABLE: Final = (1, 2, SCHEMA_VERSION)
-"""Version 2 and compacted journals of version 1 have the table ``base``; both versions have all
-words within the events."""
+Version 2 and compacted journals of version 1 have the table ``base``; both versions have all words
+within the events.
+"""
 
 EVENTS_A_CHECKPOINT: Final = 2_500
 """Events between two checkpoints. A start reads at most about this many, in under 0.25 s."""
@@ -63,7 +68,6 @@ _LOG_BYTES: Final = 2**22
 """Approximate size of SQLite's log when it is overwritten from its beginning (1,000 pages)."""
 
 _WAIT_S = 10.0
-_LEAST_BYTES = 512
 
 MOST_BYTES: Final = 2**30
 """Limit on the journal's size; beyond it a compaction removes events of any age."""
@@ -92,7 +96,6 @@ _WORDS = (
     "ALTER TABLE job ADD COLUMN command TEXT REFERENCES words",
     "CREATE INDEX event_env ON event (env) WHERE env IS NOT NULL",
     "CREATE INDEX event_command ON event (command) WHERE command IS NOT NULL",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 """Upgrade of earlier versions to version 3."""
 
@@ -103,7 +106,6 @@ _SCHEMA = (
     "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, over INTEGER NOT NULL, "
     "text TEXT NOT NULL, sum INTEGER NOT NULL)",
     *_APPEND_ONLY,
-    f"PRAGMA application_id = {APPLICATION_ID}",
     *_WORDS,
 )
 _REFERRED_TO = (
@@ -141,13 +143,12 @@ class Journal:
     """
 
     def __init__(self, directory: FilePath, accept_loss: bool = False) -> None:
-        folder = Path(directory)
-        self._path = folder / JOURNAL
-        self._lock = JournalLock(folder)
+        self._file = _file(directory)
+        self._lock = JournalLock(Path(directory))
         try:
-            with _faults(self._path, "opened"):
+            with self._file.faults("opened"):
                 self._connection, self._sequence = _opened_whole(
-                    self._path, 0 if accept_loss else self._lock.synced
+                    self._file, 0 if accept_loss else self._lock.synced
                 )
         except BaseException:
             self._lock.close()
@@ -182,7 +183,7 @@ class Journal:
         rows = (
             _row(number, event, digests) for number, event in enumerate(events, self._sequence + 1)
         )
-        with _faults(self._path, "written"), _transaction(self._connection):
+        with self._file.faults("written"), transaction(self._connection):
             _store_words(self._connection, digests.new(words))
             self._connection.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", rows)
         self._sequence += len(events)
@@ -198,10 +199,9 @@ class Journal:
         """
         if self._synced == self._sequence:
             return
-        log = self._path.with_name(f"{self._path.name}-wal")
         # If there is no log, SQLite has moved all of it into the journal's file.
-        with _faults(self._path, "written"), suppress(FileNotFoundError):
-            descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
+        with self._file.faults("written"), suppress(FileNotFoundError):
+            descriptor = os.open(self._file.log, os.O_RDWR | os.O_CLOEXEC)
             try:
                 # A file that keeps its length needs no transaction of the file system, which would
                 # also wait for the changes of others. SQLite stops reading at the zeros and later
@@ -227,7 +227,7 @@ class Journal:
         # thirds longer, and cost time repeatedly while the service runs.
         gc.disable()
         try:
-            with _faults(self._path, "read"):
+            with self._file.faults("read"):
                 known = KnownWords(self._connection)
                 stored = _from_checkpoint(self._connection, known)
                 if stored is not None:
@@ -236,13 +236,13 @@ class Journal:
                     self._settled = {
                         job.sequence for job in stored.jobs.values() if job.state in OVER
                     }
-                machine = _replayed(self._connection, self._path, stored, known)
+                machine = _replayed(self._connection, self._file, stored, known)
         finally:
             gc.freeze()
             gc.enable()
         if machine.sequence != self._sequence:
             rule = f"is damaged: {machine.sequence} of {self._sequence} events are left"
-            raise JournalError(f"{source_name(self._path)}: {rule}")
+            raise self._file.error(rule)
         return machine
 
     def checkpoint(self, machine: StateMachine, every: int = EVENTS_A_CHECKPOINT) -> bool:
@@ -266,7 +266,7 @@ class Journal:
         text = checkpoint.state_text(machine)
         known = (machine.sequence, len(machine.jobs), text)
         state = (checkpoint.VERSION, *known, _sum(machine.sequence, text))
-        with _faults(self._path, "written"), _transaction(self._connection):
+        with self._file.faults("written"), transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
             if not self._stored:
                 self._connection.execute("DELETE FROM job")
@@ -309,11 +309,11 @@ class Journal:
             If it cannot be written; the journal is unharmed.
         """
         self.checkpoint(machine, every=1)
-        with _faults(self._path, "written"):
-            with _transaction(self._connection):
+        with self._file.faults("written"):
+            with transaction(self._connection):
                 more = _compact(self._connection, before_s)
             if _bytes_in_use(self._connection) > most_bytes:
-                with _transaction(self._connection):
+                with transaction(self._connection):
                     more = _compact(self._connection, math.inf)
                 more = more and _bytes_in_use(self._connection) > most_bytes
             (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
@@ -331,12 +331,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -348,11 +343,11 @@ def read_state_machine(directory: FilePath) -> StateMachine:
     JournalError
         If there is none, it is damaged, or it may not be read.
     """
-    path = Path(directory) / JOURNAL
-    with _faults(path, "read"), closing(_for_reading(path)) as connection:
+    file = _file(directory)
+    with file.faults("read"), closing(_for_reading(file)) as connection:
         connection.execute("BEGIN")
         known = KnownWords(connection)
-        return _replayed(connection, path, _from_checkpoint(connection, known), known)
+        return _replayed(connection, file, _from_checkpoint(connection, known), known)
 
 
 def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
@@ -365,22 +360,22 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[JournalEntry]:
     JournalError
         As in `read_state_machine`.
     """
-    path = Path(directory) / JOURNAL
-    with _faults(path, "read"), closing(_for_reading(path)) as connection:
-        yield from _entries(connection, path, after, KnownWords(connection))
+    file = _file(directory)
+    with file.faults("read"), closing(_for_reading(file)) as connection:
+        yield from _entries(connection, file, after, KnownWords(connection))
 
 
 # From a file to a state machine.
 
 
 def _replayed(
-    connection: sqlite3.Connection, path: Path, stored: StateMachine | None, known: KnownWords
+    connection: sqlite3.Connection, file: SqliteFile, stored: StateMachine | None, known: KnownWords
 ) -> StateMachine:
     """Return the state machine after all events, starting from a checkpoint's if there is one."""
     machine = stored or StateMachine()
     if machine.sequence < _base(connection):
-        raise JournalError(f"{source_name(path)}: is damaged: its checkpoint cannot be read")
-    for entry in _entries(connection, path, machine.sequence, known):
+        raise file.error("is damaged: its checkpoint cannot be read")
+    for entry in _entries(connection, file, machine.sequence, known):
         # It was also refused when it happened.
         with suppress(TransitionError):
             machine.apply(entry.event)
@@ -425,7 +420,7 @@ def _stored_jobs(
 
 
 def _entries(
-    connection: sqlite3.Connection, path: Path, after: int, known: KnownWords
+    connection: sqlite3.Connection, file: SqliteFile, after: int, known: KnownWords
 ) -> Iterator[JournalEntry]:
     words = "env, command" if _refers_to_words(connection) else "NULL, NULL"
     rows = connection.execute(
@@ -438,17 +433,16 @@ def _entries(
             # A compaction may have removed some of these.
             wanted = min(sequence, base + 1)
         if sequence != wanted or _sum(sequence, text) != text_sum:
-            raise JournalError(f"{source_name(path)}: is damaged at event {wanted}")
+            raise file.error(f"is damaged at event {wanted}")
         try:
             event = ANY_EVENT.validate_json(text)
         except ValueError:
             rule = f"event {sequence} cannot be read (a newer Dovetail wrote it)"
-            raise JournalError(f"{source_name(path)}: {rule}") from None
+            raise file.error(rule) from None
         try:
             whole = _with_words(event, env, command, known)
         except ValueError as error:
-            rule = f"is damaged at event {sequence}: {error}"
-            raise JournalError(f"{source_name(path)}: {rule}") from None
+            raise file.error(f"is damaged at event {sequence}: {error}") from None
         yield JournalEntry(sequence, whole)
         wanted += 1
 
@@ -457,8 +451,7 @@ def _entries(
 
 
 def _refers_to_words(connection: sqlite3.Connection) -> bool:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return bool(version >= SCHEMA_VERSION)
+    return version_of(connection) >= SCHEMA_VERSION
 
 
 def _store_words(connection: sqlite3.Connection, words: Iterable[tuple[str, str]]) -> None:
@@ -518,8 +511,7 @@ def _last(connection: sqlite3.Connection) -> int:
 
 def _base(connection: sqlite3.Connection) -> int:
     """Return the number of the last event that a compaction covered; 0 if there was none."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 1:
+    if version_of(connection) == 1:
         return 0
     (base,) = connection.execute("SELECT sequence FROM base").fetchone()
     return int(base)
@@ -608,94 +600,99 @@ def _sum(sequence: int, text: str) -> int:
 # The file.
 
 
-def _opened_whole(path: Path, synced: int) -> tuple[sqlite3.Connection, int]:
+def _file(directory: FilePath) -> SqliteFile:
+    path = Path(directory) / JOURNAL
+    return SqliteFile(
+        path,
+        "a journal",
+        APPLICATION_ID,
+        SCHEMA_VERSION,
+        _WAIT_S,
+        lambda rule: JournalError(f"{source_name(path)}: {rule}"),
+    )
+
+
+def _opened_whole(file: SqliteFile, synced: int) -> tuple[sqlite3.Connection, int]:
     """Open or create the file unless it lacks events; return it and its last event's number."""
     if synced:
-        last = _last_readable(path)
+        last = _last_readable(file)
         if last is not None:
-            _refuse_loss(path, last, synced)
-    connection, last = _for_writing(path)
+            _refuse_loss(file, last, synced)
+    connection, last = _for_writing(file)
     try:
-        _refuse_loss(path, last, synced)
+        _refuse_loss(file, last, synced)
     except JournalError:
         connection.close()
         raise
     return connection, last
 
 
-def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
+def _for_writing(file: SqliteFile) -> tuple[sqlite3.Connection, int]:
     """Open or create the file; return the connection and the number of the last event."""
-    _refuse_cut_short(path)
+    file.refuse_cut_short()
     # It has environments of jobs: no other user may read it or its log.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    _sync_folder(path.parent)
+    os.close(os.open(file.path, os.O_RDWR | os.O_CREAT, 0o600))
+    _sync_folder(file.path.parent)
     try:
-        return _opened(path)
+        return _opened(file)
     except sqlite3.OperationalError:
         # No space for the memory that readers share: there can be none until the next start.
-        if not _is_full(path.parent):
+        if not is_full(file.path.parent):
             raise
-        return _opened(path, alone=True)
+        return _opened(file, alone=True)
 
 
-def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
-    connection = _connected(path, "rw")
+def _opened(file: SqliteFile, alone: bool = False) -> tuple[sqlite3.Connection, int]:
+    connection = _connected(file, "rw")
     try:
         if alone:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = WAL")
+        file.use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
-        if _is_empty(connection):
-            with _transaction(connection):
+        if is_empty(connection):
+            with transaction(connection):
                 for statement in _SCHEMA:
                     connection.execute(statement)
-        _check_kind(connection, path)
-        if not _refers_to_words(connection):
-            with _transaction(connection):
+                file.mark(connection)
+        if file.found_version(connection) < SCHEMA_VERSION:
+            with transaction(connection):
                 for statement in _WORDS:
                     connection.execute(statement)
+                file.mark(connection)
         return connection, _last(connection)
     except BaseException:
         connection.close()
         raise
 
 
-def _last_readable(path: Path) -> int | None:
+def _last_readable(file: SqliteFile) -> int | None:
     """Return the number of the last event that a reader finds; None on a full disk.
 
     SQLite removes the log when a journal is opened for writing, along with damaged frames that may
     be the only trace of some events.
     """
-    _refuse_cut_short(path)
-    if not path.exists():
+    file.refuse_cut_short()
+    if not file.path.exists():
         return 0
     try:
-        with closing(_connected(path, "ro")) as connection:
-            if _is_empty(connection):
+        with closing(_connected(file, "ro")) as connection:
+            if is_empty(connection):
                 return 0
-            _check_kind(connection, path)
+            file.found_version(connection)
             return _last(connection)
     except sqlite3.OperationalError:
-        if _is_full(path.parent):
+        if is_full(file.path.parent):
             return None
         raise
 
 
-def _refuse_loss(path: Path, last: int, synced: int) -> None:
+def _refuse_loss(file: SqliteFile, last: int, synced: int) -> None:
     """Refuse a journal with fewer events than were on the disk."""
     if last < synced:
         count = synced - last
         lost = f"{count} event{'s' if count > 1 else ''} that were on disk"
         rule = f"is damaged or missing: it ends at event {last} and lacks {lost}"
-        raise JournalError(f"{source_name(path)}: {rule} (to continue without: --accept-loss)")
-
-
-def _refuse_cut_short(path: Path) -> None:
-    """Refuse a file that SQLite would treat as empty, and whose log it would discard."""
-    log = path.with_name(f"{path.name}-wal")
-    size = path.stat().st_size if path.exists() else 0
-    if size < _LEAST_BYTES and (size or (log.exists() and log.stat().st_size)):
-        raise JournalError(f"{source_name(path)}: is damaged: it was cut short")
+        raise file.error(f"{rule} (to continue without: --accept-loss)")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -706,89 +703,20 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _for_reading(path: Path) -> sqlite3.Connection:
-    if not path.exists():
-        raise JournalError(f"{source_name(path)}: cannot be read: no such file or directory")
-    _refuse_cut_short(path)
-    connection = _connected(path, "ro")
+def _for_reading(file: SqliteFile) -> sqlite3.Connection:
+    if not file.path.exists():
+        raise file.error("cannot be read: no such file or directory")
+    connection = _connected(file, "ro")
     try:
-        _check_kind(connection, path)
+        file.found_version(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    place = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    made = sqlite3.connect(place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+def _connected(file: SqliteFile, mode: str) -> sqlite3.Connection:
+    made = file.connected(mode)
     # Damaged text is left to the check sums, which say where it is.
     made.text_factory = partial(str, encoding="utf-8", errors="replace")
     return made
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    return bool(tables == 0)
-
-
-def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
-    (mark,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if mark != APPLICATION_ID:
-        raise JournalError(f"{source_name(path)}: must be a journal, got another database")
-    if version not in _READABLE:
-        rule = f"must have a schema version from 1 to {SCHEMA_VERSION}, got {version}"
-        raise JournalError(f"{source_name(path)}: {rule} (a newer Dovetail wrote it)")
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # SQLite rolls back by itself on some errors.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _faults(path: Path, done: str) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into one-line errors."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise JournalError(f"{source_name(path)}: {_rule(error, path, done)}") from None
-    except UnicodeDecodeError:
-        # Even SQLite's message about a damaged file may quote parts of it.
-        raise JournalError(f"{source_name(path)}: is damaged: it has invalid text") from None
-    except OSError as error:
-        raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
-
-
-def _rule(error: sqlite3.Error, path: Path, done: str) -> str:
-    # The low byte is the kind of an error, the rest its circumstances.
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_NOTADB:
-            return "must be a journal, got another file"
-        case sqlite3.SQLITE_CORRUPT:
-            return f"is damaged: {error}"
-        case sqlite3.SQLITE_IOERR if _is_full(path.parent):
-            return f"cannot be {done}: no space left on device"
-        case _:
-            return f"cannot be {done}: {error}"
-
-
-def _is_full(folder: Path) -> bool:
-    """Return whether the disk is full; SQLite does not say so if it lacks shared memory."""
-    try:
-        return shutil.disk_usage(folder).free == 0
-    except OSError:
-        return False
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -218,7 +218,7 @@ def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(tmp_path, monke
         raise sqlite3.OperationalError("database or disk is full")
 
     with opened(tmp_path) as ledger:
-        monkeypatch.setattr(repository, "_put", full)
+        monkeypatch.setattr(repository, "_insert", full)
         with pytest.raises(InputError, match="cannot be written: database or disk is full"):
             ledger.append(FIRST)
         monkeypatch.undo()

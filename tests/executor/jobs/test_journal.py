@@ -595,7 +595,7 @@ class TestWhatIsNoJournal:
     @pytest.mark.parametrize(
         ("content", "rule"),
         [
-            (b"hello", "is damaged: it was cut short"),
+            (b"hello", "is damaged: it was cut short, or is not a journal"),
             (b"hello, world; " * 999, "must be a journal, got another file"),
         ],
     )
@@ -634,7 +634,7 @@ class TestWhatIsNoJournal:
 
     def test_a_folder_in_its_place(self, tmp_path):
         (tmp_path / JOURNAL).mkdir()
-        with pytest.raises(JournalError, match="cannot be opened"):
+        with pytest.raises(JournalError, match="must be a journal, got a folder"):
             Journal(tmp_path)
 
     def test_a_file_in_the_folders_place(self, tmp_path):

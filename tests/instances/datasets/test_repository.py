@@ -31,6 +31,7 @@ from dovetail.instances.datasets import (
 )
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.fitted.rows import measured_pairs
+from tests.instances.datasets.first_schema import EVIDENCE, FULL, MEASUREMENTS, PROFILES, SQL
 from tests.instances.datasets.odd import data_sets
 
 A = SoloProfile(workload="a", gpu_model="V100", metrics={"ipc": 1.5}, metrics_variance={"ipc": 0.1})
@@ -60,24 +61,10 @@ def test_what_is_appended_is_read_back_exactly(first, second):
         assert repository.data_set() == first.merged(second)
 
 
-def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_path):
-    repository = Repository(tmp_path / "old.db")
-    repository.append([A], [PAIR])
-    changed(repository.path, "DROP TABLE tail", "DROP TABLE latency")
-    assert repository.data_set().measurements == (PAIR,)
-    with_tail, with_latency = PAIR.replace(p99=(None, 1.8)), A.replace(latency_p99_s=0.02)
-    repository.append([with_latency], [with_tail])
-    assert repository.data_set().profiles == (A, with_latency)
-    assert repository.data_set().measurements == (PAIR, with_tail)
-
-
-def test_modes_are_kept_apart_and_lie_in_a_table_that_old_repositories_lack(tmp_path):
+def test_modes_are_kept_apart(tmp_path):
     turns = PAIR.replace(share=None, slowdown=(1.9, 2.1), mode="time_sliced")
     repository = Repository(tmp_path / "r.db")
-    repository.append([A], [PAIR])
-    changed(repository.path, "DROP TABLE mode")
-    assert repository.data_set().measurements == (PAIR,)
-    repository.append([], [turns])
+    repository.append([A], [PAIR, turns])
     data = repository.data_set()
     assert data.measurements == (PAIR, turns)
     for parquet in (False, True) if find_spec("pyarrow") else (False,):
@@ -104,33 +91,19 @@ def test_a_pair_at_idle_is_read_back_and_makes_an_instance(tmp_path):
     assert measured_pairs(data) == []
 
 
-def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_path):
-    repository = Repository(tmp_path / "r.db")
-    repository.append([A])
-    with closing(sqlite3.connect(repository.path)) as connection:
-        connection.executescript("DROP TABLE condition; DROP TABLE evidence")
-    assert repository.data_set().profiles == (A,)
-    assert repository.evidence("split") == ()
-    known = {"driver": "580.1", "library": "130100"}
-    later, pair = A.replace(**known), PAIR.replace(**known)
-    repository.append([later], [pair])
-    assert repository.data_set().profiles == (A, later)
-    assert repository.data_set().measurements == (pair,)
-
-
 def test_evidence_is_kept_with_the_records(tmp_path):
     repository = Repository(tmp_path / "r.db")
     first = EvidenceRecord("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
     second = EvidenceRecord("result", "H200", None, None, "2026-11-23", {"note": "ü"})
     repository.append([A])
     repository.record([first])
-    assert repository.append([A]) == 2
+    assert repository.append([A]) == 3
     repository.record([second, first])
     assert repository.evidence("split", "result") == (first, second, first)
     assert repository.evidence("result") == (second,)
     assert repository.data_set().profiles == (A, A)
     with closing(sqlite3.connect(repository.path)) as connection, pytest.raises(sqlite3.Error):
-        connection.execute("DELETE FROM evidence")
+        connection.execute("DELETE FROM record WHERE kind = 'split'")
     with pytest.raises(InputError, match="cannot be read"):
         Repository(tmp_path / "none.db").evidence("split")
 
@@ -161,15 +134,13 @@ def test_it_is_read_as_a_data_set_and_the_newest_profile_counts(tmp_path):
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE profile SET workload = 'b'",
+        "UPDATE record SET gpu_model = 'b'",
         "DELETE FROM record",
-        "DELETE FROM member WHERE position = 1",
-        "UPDATE metric SET mean = 2",
-        "INSERT OR REPLACE INTO record VALUES (1, 'now')",
-        "INSERT OR REPLACE INTO member VALUES (2, 0, 'b', NULL, 9.0)",
-        "INSERT INTO profile (sequence, workload, gpu_model, workers) VALUES (9, 'w', 'g', 1)",
-        "INSERT INTO member VALUES (2, 9, 'b', 'half', 9.0)",
-        "INSERT INTO measurement VALUES (1, 'g', 'perhaps', NULL, NULL, NULL)",
+        "DELETE FROM record WHERE sequence = 2",
+        "INSERT OR REPLACE INTO record VALUES (1, 'now', 'profile', 'g', NULL, NULL, NULL, '{}')",
+        "INSERT INTO record VALUES (0, 'now', 'profile', 'g', NULL, NULL, NULL, '{}')",
+        "INSERT INTO record VALUES (9, 'now', 'profile', NULL, NULL, NULL, NULL, '{}')",
+        "INSERT INTO record VALUES (9, 'now', 'profile', 'g', NULL, NULL, NULL, x'00')",
     ],
 )
 def test_records_cannot_be_changed_or_deleted(tmp_path, statement):
@@ -177,7 +148,7 @@ def test_records_cannot_be_changed_or_deleted(tmp_path, statement):
     repository.append([A], [PAIR])
     kept = repository.since(0)
     with pytest.raises(sqlite3.IntegrityError):
-        changed(tmp_path / "r.db", "PRAGMA foreign_keys = ON", statement)
+        changed(tmp_path / "r.db", statement)
     assert repository.since(0) == kept
 
 
@@ -187,7 +158,7 @@ def test_an_append_that_breaks_leaves_nothing(tmp_path):
 
     broken = SoloProfile.model_construct(workload="x", gpu_model=None)
     message = error_of(lambda: repository.append([A, A, broken]))
-    assert "cannot be written: NOT NULL constraint failed: profile.gpu_model" in message
+    assert "cannot be written: NOT NULL constraint failed: record.gpu_model" in message
     assert [found.record for found in repository.since(0)] == [A]
 
 
@@ -199,10 +170,13 @@ def test_files_that_are_no_repository_are_reported(tmp_path):
     repository = Repository(path)
     assert error_of(repository.data_set) == f"{path}: cannot be read: no such file or directory"
     assert not path.exists()
-    for content in (b"workload,gpu_model\n" * 100, b"x"):
+    for content, rule in (
+        (b"workload,gpu_model\n" * 100, "must be a profile repository, got another file"),
+        (b"x", "is damaged: it was cut short, or is not a profile repository"),
+    ):
         path.write_bytes(content)
         for action in (repository.data_set, lambda: repository.append([A])):
-            assert error_of(action) == f"{path}: must be a profile repository, got another file"
+            assert error_of(action) == f"{path}: {rule}"
         assert path.read_bytes() == content
     path.unlink()
     changed(path, "CREATE TABLE mine (x)")
@@ -228,8 +202,9 @@ def test_an_empty_file_becomes_a_repository(tmp_path):
 def test_a_newer_schema_is_refused(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A])
-    changed(path, "PRAGMA user_version = 2")
-    message = f"{path}: must have schema version 1, got 2 (a newer Dovetail wrote it)"
+    changed(path, "PRAGMA user_version = 3")
+    rule = "must have a schema version from 1 to 2, got 3 (a newer Dovetail wrote it)"
+    message = f"{path}: {rule}"
     assert error_of(Repository(path).data_set) == message
     assert error_of(lambda: Repository(path).append([A])) == message
 
@@ -239,10 +214,10 @@ def test_a_database_with_rows_without_end_is_refused(tmp_path):
     Repository(path).append([A])
     changed(
         path,
-        "PRAGMA foreign_keys = OFF",
         "ALTER TABLE record RENAME TO before",
-        "CREATE VIEW record AS WITH RECURSIVE r (sequence, recorded) AS "
-        "(SELECT 1, 'now' UNION ALL SELECT sequence + 1, recorded FROM r) SELECT * FROM r",
+        "CREATE VIEW record AS WITH RECURSIVE r AS (SELECT * FROM before UNION ALL "
+        "SELECT sequence + 1, recorded, kind, gpu_model, driver, library, date, content FROM r) "
+        "SELECT * FROM r",
     )
     message = f"{path}: must be a profile repository, got another database"
     assert error_of(Repository(path).data_set) == message
@@ -268,29 +243,32 @@ def test_a_damaged_schema_is_reported(tmp_path):
     assert error_of(Repository(path).data_set) == f"{path}: is damaged: a text in it is not UTF-8"
 
 
-def test_a_record_that_breaks_a_rule_is_reported_by_its_number(tmp_path):
-    path = tmp_path / "r.db"
-    Repository(path).append([A])
-    changed(
-        path,
-        "INSERT INTO record VALUES (2, 'now')",
-        "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)",
-        "INSERT INTO member VALUES (2, 0, 'a', NULL, 1.0), (2, 1, 'b', NULL, 0.0)",
+@pytest.mark.parametrize(
+    ("kind", "content", "rule"),
+    [
+        (
+            "measurement",
+            b'{"workloads":["a","b"],"slowdown":[1,0]}',
+            "slowdown[1]: must be >= 0.001",
+        ),
+        ("measurement", b'{"workloads":[],"slowdown":[1,0]}', "workloads: must have 2"),
+        ("profile", b"{}", "workload: this field is required"),
+        ("profile", b'{"workload":"a","colour":1}', "colour: unknown field"),
+        ("profile", b"[]", "is damaged: its content must be a JSON object"),
+        ("profile", b'{"workload":"a', "is damaged: its content must be a JSON object"),
+        ("split", b'{"workload":"\xff"}', "is damaged: its content must be a JSON object"),
+    ],
+)
+def test_a_record_that_breaks_a_rule_is_reported_by_its_number(tmp_path, kind, content, rule):
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A])
+    inserted = (
+        "INSERT INTO record VALUES (2, 'now', '{}', 'V100', NULL, NULL, NULL, CAST(x'{}' AS TEXT))"
     )
-    message = error_of(Repository(path).data_set)
-    assert message == f"{path}: record 2: slowdown[1]: must be >= 0.001, got 0.0"
-    changed(path, "INSERT INTO record VALUES (3, 'now')")
-    Repository(path).append([A])
-    path2 = tmp_path / "r2.db"
-    Repository(path2).append([A])
-    changed(path2, "INSERT INTO record VALUES (2, 'now')")
-    assert error_of(Repository(path2).data_set) == (
-        f"{path2}: record 2: workload: this field is required"
-    )
-    changed(path2, "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)")
-    assert error_of(Repository(path2).data_set).startswith(
-        f"{path2}: record 2: workloads: must have 2"
-    )
+    changed(repository.path, inserted.format(kind, content.hex()))
+    read = (lambda: repository.evidence("split")) if kind == "split" else repository.data_set
+    assert error_of(read).startswith(f"{repository.path}: record 2: {rule}")
+    assert repository.append([A]) == 3
 
 
 def test_reading_where_nothing_may_be_written_leaves_nothing(tmp_path, monkeypatch):
@@ -423,7 +401,13 @@ def connect(*arguments, **options):
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
+def create(repository, connection):
+    created(repository, connection)
+    for k in range(20):
+        connection.execute(f"CREATE TABLE large{k} (a)")
+
 sqlite3_connect, sqlite3.connect = sqlite3.connect, connect
+created, Repository._create = Repository._create, create
 Repository(sys.argv[1]).append([SoloProfile(workload="a", gpu_model="g")])
 """
 """Is killed while it makes the file."""
@@ -468,3 +452,124 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_of_it(tmp_path):
     assert Repository(path).append([A]) == 3
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+# --- repositories of the first version of the schema
+
+UPGRADE = """
+import os, signal, sqlite3, sys
+from dovetail.instances.datasets import Repository, SoloProfile
+
+def connect(*arguments, **options):
+    made = sqlite3_connect(*arguments, **options)
+    made.execute("PRAGMA cache_size = 1")  # changes are in the log before they are committed
+    made.set_trace_callback(lambda statement: statement.startswith(sys.argv[2]) and die())
+    return made
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+sqlite3_connect, sqlite3.connect = sqlite3.connect, connect
+Repository(sys.argv[1]).append([SoloProfile(workload="a", gpu_model="g")])
+"""
+"""Is killed at a statement of the upgrade."""
+
+NO_CONDITIONS = {"driver": None, "library": None}
+PLAIN = FULL.replace(latency_p99_s=None, **NO_CONDITIONS)
+PLAIN_PAIR = MEASUREMENTS[0].replace(p99=None, **NO_CONDITIONS)
+
+
+@pytest.fixture
+def old(tmp_path):
+    return made_old(tmp_path / "old.db")
+
+
+def made_old(path):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SQL.read_text())
+    return Repository(path)
+
+
+def version(repository):
+    with closing(sqlite3.connect(repository.path)) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def records(repository):
+    return tuple(found.record for found in repository.since(0))
+
+
+def test_one_of_the_first_version_is_read_as_it_is_and_an_append_upgrades_it(old):
+    wanted = (*PROFILES[:2], *MEASUREMENTS[:3], *PROFILES[2:], *MEASUREMENTS[3:])
+    before = old.since(0)
+    assert tuple(found.record for found in before) == wanted
+    assert [found.sequence for found in before] == [*range(1, len(wanted) + 1)]
+    assert {found.recorded[:-13] for found in before[5:]} == {"2026-11-28T12:00:03"}
+    assert old.since(4) == before[4:]
+    assert old.evidence("split", "result") == EVIDENCE
+    assert version(old) == 1
+    assert old.append([A]) == len(wanted) + len(EVIDENCE) + 1
+    assert version(old) == 2
+    assert old.since(0)[:-1] == before
+    assert old.since(0)[-1].record == A
+    assert old.evidence("split", "result") == EVIDENCE
+    with closing(sqlite3.connect(old.path)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        assert names.fetchall() == [("record",)]
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize(
+    ("absent", "first", "pair"),
+    [
+        (["evidence"], FULL, MEASUREMENTS[0]),
+        (["evidence", "condition", "mode", "tail", "latency"], PLAIN, PLAIN_PAIR),
+    ],
+)
+def test_one_of_an_earlier_writer_lacks_tables(old, absent, first, pair):
+    changed(old.path, *(f"DROP TABLE {table}" for table in absent))
+    for _ in range(2):
+        assert records(old)[0] == first
+        assert records(old)[2] == pair
+        assert old.evidence("split") == ()
+        old.append()
+    assert version(old) == 2
+
+
+@pytest.mark.parametrize(
+    "statement", ["DROP TABLE IF EXISTS record", "INSERT INTO record", "COMMIT"]
+)
+def test_a_writer_killed_while_it_upgrades_leaves_the_old_one(old, statement):
+    before, evidence = old.since(0), old.evidence("split", "result")
+    writer = started(UPGRADE, old.path, statement)
+    writer.communicate()
+    assert writer.returncode == -signal.SIGKILL
+    for wanted in (1, 2):
+        assert version(old) == wanted
+        assert old.since(0) == before
+        assert old.evidence("split", "result") == evidence
+        old.append()
+
+
+def test_one_that_breaks_a_rule_is_refused_and_stays_as_it_is(old):
+    changed(old.path, "INSERT INTO record VALUES (11, 'now')")
+    for action in (old.data_set, old.append):
+        assert error_of(action) == f"{old.path}: record 11: workload: this field is required"
+    changed(old.path, "INSERT INTO measurement VALUES (11, 'V100', 'ok', NULL, NULL, NULL)")
+    for action in (old.data_set, old.append):
+        assert error_of(action).startswith(f"{old.path}: record 11: workloads: must have 2")
+    assert version(old) == 1
+
+
+def test_threads_upgrade_one_and_read_it_at_once(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        for k in range(10):
+            repository = made_old(tmp_path / f"{k}.db")
+            before = records(repository)
+
+            def work(record, repository=repository, before=before):
+                last = repository.append([record])
+                assert records(repository)[: len(before)] == before
+                return last
+
+            assert sorted(pool.map(work, [A] * 4)) == [14, 15, 16, 17]
