@@ -27,9 +27,9 @@ from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.observation.knowledge import Knowledge
 from dovetail.executor.live.observation.learning import Learner
-from dovetail.executor.live.observation.observing import Observer
 from dovetail.executor.live.observation.recorder import Recorder
 from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.requests.ledger import EventLedger
 from dovetail.executor.live.requests.notifying import Notifier
@@ -197,7 +197,7 @@ class Service:
             lambda: self._decider.decide_now(),
         )
         watching = watching or WatchOptions()
-        self._observer = Observer(machine, pool, self._devices, self._view, watching, sample_s)
+        self._watch = RunWatch(machine, pool, self._devices.models, self._view, watching, sample_s)
         self._decider = Decider(
             machine,
             self._clock,
@@ -218,7 +218,7 @@ class Service:
             requests=self._requests,
             pool=pool,
             devices=self._devices,
-            seen=self._observer.last,
+            watch=self._watch,
             view=self._view,
             decider=self._decider,
             known=self._knowledge.known,
@@ -337,7 +337,7 @@ class Service:
             moments += [self._decider.due_s, self._left.lost_s, self._gatherer.next_s]
             moments += map(_deadline_s, self._machine.holding.values())
             if not self._dry_run:
-                moments.append(self._observer.next_s)
+                moments.append(self._watch.next_s)
         return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
     # One turn: new events, requests, and commands.
@@ -346,7 +346,7 @@ class Service:
         requests = self._requests.take()
         happened = self._of_jobs(self._polled())
         try:
-            self._observer.note_ends(happened)
+            self._watch.note_ends(happened)
         except Exception as error:
             self._troubles.report("watch", error)
         self._ledger.news += happened
@@ -426,10 +426,10 @@ class Service:
     def _measured(self) -> list[AnyEvent]:
         """Sample the runs if a sample is due, and return the resulting events."""
         now_s = self._clock.now_s()
-        if self._dry_run or now_s < self._observer.next_s:
+        if self._dry_run or now_s < self._watch.next_s:
             return []
         try:
-            found = self._observer.sample(now_s, self._clock.boot_s())
+            found = self._watch.sample(now_s, self._clock.boot_s())
         except Exception as error:
             self._troubles.report("watch", error)
             return []
@@ -476,7 +476,7 @@ class Service:
 
     def _shown(self) -> ServiceView:
         """Return the view of the service and its devices."""
-        awaited, seen = awaited_text(self._pool), self._observer
+        awaited, watch = awaited_text(self._pool), self._watch
         with self._lock:
             return ServiceView(
                 pool=self._pool.name,
@@ -495,7 +495,7 @@ class Service:
                 trouble="; ".join(filter(None, self._all_troubles())),
                 evidence=self._gatherer.view(),
                 devices=device_views(
-                    self._machine, self._devices.cluster, seen.usage, seen.power_w
+                    self._machine, self._devices.cluster, watch.usage, watch.power_w
                 ),
             )
 

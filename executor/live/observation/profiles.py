@@ -7,8 +7,8 @@ from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent, Profiled, ProfileFailed
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.observation.findings import moment, solo_profile, with_kernels_of
 from dovetail.executor.live.observation.rates import Rate
+from dovetail.executor.live.observation.records import moment, solo_profile, with_kernels_of
 from dovetail.executor.live.observation.tracks import PART, Track, Tracks
 from dovetail.instances.datasets.records import SoloProfile
 
@@ -32,7 +32,7 @@ def _one_of_each(
     """Yield profiles, but only one if several equal jobs are ready: it serves all of them."""
     known = set()
     for track in candidates:
-        key = track.name, tracks.model(track), track.run.spec.workers
+        key = tracks.key(track)
         if key not in known:
             for event in profile(tracks, track):
                 if isinstance(event, Profiled):
@@ -84,18 +84,11 @@ def _profiled(tracks: Tracks, track: Track, rate: Rate) -> AnyEvent:
     begin_s = track.samples[-1].at_s - rate.seconds
     tail = track.tail_over(rate)
     p99_s = tail.p99_s if tail else None
-    devices = [
-        [reading for reading in tracks.devices[seat.gpu].readings if reading.at_s >= begin_s]
-        for seat in track.run.seats
-    ]
-    name, model = track.name, tracks.model(track)
-    neighbours = tracks.busy_neighbours(track.run)
-    profile = solo_profile(
-        track.run, name, model, rate, memory_mib, devices, tracks.now_s, p99_s, neighbours
-    )
+    period = tracks.period([track], [seat.gpu for seat in track.run.seats], begin_s)
+    profile = solo_profile(track.run, track.name, rate, memory_mib, period, p99_s)
     profile = with_kernels_of(profile, tracks.described(track))
     if profile.share is None:
-        tracks.found[name, model, track.run.spec.workers] = profile
+        tracks.found[tracks.key(track)] = profile
     return Profiled(at_s=tracks.now_s, run=track.run.id, profile=profile)
 
 
@@ -121,7 +114,7 @@ def grown_profiles(tracks: Tracks) -> Iterator[AnyEvent]:
         used, most = track.memory_mib, known.memory_mib if known else None
         if known and used and most and used > _MEMORY_GROWTH * most:
             profile = known.replace(memory_mib=used, date=moment(tracks.now_s))
-            tracks.found[track.name, tracks.model(track), known.workers] = profile
+            tracks.found[tracks.key(track)] = profile
             yield Profiled(at_s=tracks.now_s, run=track.run.id, profile=profile)
 
 

@@ -11,6 +11,7 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.observation.beliefs import Belief
 from dovetail.executor.live.observation.rates import Rate, Sample, rate_of
+from dovetail.executor.live.observation.records import Period
 from dovetail.executor.live.observation.tails import LatencyTail, Tails
 from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.executor.live.rounds.sharing_classes import workload_name
@@ -22,6 +23,9 @@ from dovetail.instances.slowdowns.shares import caps_of
 
 Residents = tuple[tuple[str, bool], ...]
 """The runs on a device in order of arrival, each with whether it is under way."""
+
+ProfileKey = tuple[str, str, int]
+"""A workload's name in the repository, a device model, and the number of workers."""
 
 PART: Final = 4
 """An interrupted window is used if at least one part in this many of it has passed."""
@@ -97,6 +101,11 @@ class Track:
     def present(self) -> bool:
         """Whether it is still the last run of its job."""
         return self.job.run is not None and self.job.run.id == self.run.id
+
+    @property
+    def shares(self) -> bool:
+        """Whether it shares one of its devices."""
+        return any(len(residents) > 1 for residents in self.phase)
 
     @property
     def to_profile(self) -> bool:
@@ -182,7 +191,7 @@ class Tracks:
     devices : dict of str to TrackedDevice
         By id of the device.
     found : dict
-        Profiles made here that may not be in the repository yet, by workload, model and workers.
+        Profiles made here that may not be in the repository yet.
     """
 
     def __init__(self, models: Mapping[str, str], view: PolicyView, options: WatchOptions) -> None:
@@ -193,7 +202,7 @@ class Tracks:
         self.measured_on = ""
         self.runs: dict[str, Track] = {}
         self.devices: dict[str, TrackedDevice] = {}
-        self.found: dict[tuple[str, str, int], SoloProfile] = {}
+        self.found: dict[ProfileKey, SoloProfile] = {}
 
     def changed(self, holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, Residents]:
         """Return the new residents of devices with changes; ``holding`` has all present runs."""
@@ -246,10 +255,16 @@ class Tracks:
             if used is not None:
                 track.memory_mib = max(used, track.memory_mib or 0.0)
 
-    def busy_neighbours(self, *runs: Run) -> int:
-        """Return the number of other busy devices on the nodes of these runs."""
-        others = self._view.neighbours({seat.gpu for run in runs for seat in run.seats})
-        return sum(gpu == self.measured_on or bool(self.residents(gpu)) for gpu in others)
+    def period(self, tracks: Sequence[Track], gpus: Iterable[str], since_s: float) -> Period:
+        """Return what these devices showed since a moment; ``tracks`` are the runs on them."""
+        readings = [
+            [reading for reading in self.devices[gpu].readings if reading.at_s >= since_s]
+            for gpu in gpus
+        ]
+        held = {seat.gpu for track in tracks for seat in track.run.seats}
+        others = self._view.neighbours(held)
+        busy = sum(gpu == self.measured_on or bool(self.residents(gpu)) for gpu in others)
+        return Period(self.model(tracks[0]), readings, self.now_s, busy)
 
     # Figures of one run.
 
@@ -267,16 +282,24 @@ class Tracks:
         rate = rate_of(track.samples, since_s)
         return rate if rate and rate.iterations >= self.options.iterations else None
 
+    def present_rate(self, track: Track) -> float | None:
+        """Return a run's iterations per second now, over at most a window."""
+        rate = rate_of(track.samples, max(track.phase_s, self.now_s - self.options.window_s))
+        return rate.per_s if rate else None
+
     def steady(self, rate: Rate) -> bool:
         """Return whether a rate is steady (``WatchOptions.tolerance``)."""
         tolerance = self.options.tolerance
         return rate.noise <= tolerance and abs(rate.drift) <= 2 * tolerance
 
+    def key(self, track: Track) -> ProfileKey:
+        """Return what distinguishes a run's profile from others."""
+        return track.name, self.model(track), track.run.spec.workers
+
     def alone(self, track: Track) -> SoloProfile | None:
         """Return the profile of a run's workload alone and uncapped."""
-        model = self.model(track)
-        found = self.found.get((track.name, model, track.run.spec.workers))
-        return found or self._view.alone(track.run.spec, model)
+        found = self.found.get(self.key(track))
+        return found or self._view.alone(track.run.spec, self.model(track))
 
     def described(self, track: Track) -> SoloProfile | None:
         """Return what is known of a run's workload alone and uncapped, if only of its kernels."""

@@ -1,21 +1,29 @@
-"""Conclusions from observations of running jobs. Pure logic, no I/O.
+"""What the service sees of running jobs, and the events that follow from it.
 
-`Watch.observe` takes a pool's reports of progress and usage, and returns the resulting events:
+`RunWatch.sample` reads progress and usage from the pool, and returns:
 
 - for a run that is being profiled: ``Profiled`` once its rate is steady, ``ProfileFailed`` if it
   cannot be measured (``profiles``);
 - for runs that share a device: ``Measured`` for each window (``windows``);
 - for a run over its gSLA for longer than a window: ``StopDecided`` for the newest of the runs that
-  share, and ``Separated`` for the pairs that may not share again (``breaches``).
+  share, and ``Separated`` for the pairs that may not share again (``breaches``);
+- for a run that loaded a library: ``LibrarySeen``, and ``StopDecided`` if its share is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
+from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import WATCHED
+from dovetail.executor.jobs.states import HOLDING, QUEUED, WATCHED
 from dovetail.executor.live.observation.breaches import breaches
 from dovetail.executor.live.observation.profiles import (
     ended_profiles,
@@ -23,100 +31,280 @@ from dovetail.executor.live.observation.profiles import (
     profiles,
     renewed_profiles,
 )
-from dovetail.executor.live.observation.rates import rate_of
-from dovetail.executor.live.observation.readings import NOTHING, RunReading
-from dovetail.executor.live.observation.tracks import Tracks, WatchOptions
+from dovetail.executor.live.observation.records import power_w
+from dovetail.executor.live.observation.tracks import Track, Tracks, WatchOptions
 from dovetail.executor.live.observation.windows import measurements
 from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.pools.pool import NodePool, Progress, Usage
+from dovetail.instances._record import IDLE
+
+MOST: Final = 10_000
+"""Number of runs whose last readings are kept; the oldest are forgotten first."""
 
 
-def watched(machine: StateMachine) -> list[str]:
-    """Return the runs whose progress `Watch.observe` needs."""
-    return [job.run.id for job in machine.holding.values() if job.state in WATCHED and job.run]
+class RunReading(NamedTuple):
+    """The figures of a run; None if unknown.
+
+    Attributes
+    ----------
+    iterations, total : float or None
+        Iterations that its slowest rank has done in this run, and all iterations if the job reports
+        them.
+    rate, solo_rate : float or None
+        Iterations per second now, and alone and uncapped according to its workload's profile.
+    slowdown : float or None
+        ``solo_rate / rate``.
+    predicted, upper : float or None
+        The largest slowdown believed with its present co-runners, and its upper bound.
+    predicted_by : str
+        The source of ``predicted``, in words.
+    memory_used_mib : float or None
+        The most memory that one of its ranks was seen to use.
+    launches, escapes : mapping
+        As in ``Usage``, of the devices on which it is isolated.
+    """
+
+    iterations: float | None = None
+    total: float | None = None
+    rate: float | None = None
+    solo_rate: float | None = None
+    slowdown: float | None = None
+    predicted: float | None = None
+    upper: float | None = None
+    predicted_by: str = ""
+    memory_used_mib: float | None = None
+    launches: Mapping[str, int] = {}
+    escapes: Mapping[str, str] = {}
+
+    def at_last(self, before: RunReading, shares: bool) -> RunReading:
+        """Return what remains of this reading once its run is over.
+
+        ``before`` is what remained until now. Rates do not remain; ``slowdown`` and ``predicted``
+        are the last values while the run shared, as it does now if ``shares``.
+        """
+        slowed = self if shares and self.slowdown is not None else before
+        return before._replace(
+            iterations=before.iterations if self.iterations is None else self.iterations,
+            total=before.total if self.total is None else self.total,
+            slowdown=slowed.slowdown,
+            predicted=slowed.predicted,
+            predicted_by=slowed.predicted_by,
+            memory_used_mib=self.memory_used_mib,
+        )
+
+
+NOTHING: Final = RunReading()
 
 
 class RunWatch:
-    """Draws conclusions from recent observations, which are lost when the service ends.
+    """What was seen of the running jobs and their devices; lost when the service ends.
 
-    Its methods are called from one thread.
+    The service's thread calls its methods; others only read.
 
     Parameters
     ----------
+    machine : StateMachine
+        Jobs and devices; only read.
+    pool : NodePool
+        The pool that runs the jobs.
     models : mapping of str to str
-        The model of every device, by its id; read at each `observe`.
+        The model of every device, by its id; read at each sample.
     view : PolicyView
-        Profiles and beliefs.
-    options : WatchOptions, optional
-        How long runs are watched.
+        Profiles and beliefs; updated with the progress of jobs.
+    options : WatchOptions
+        How long runs are watched before conclusions are drawn.
+    every_s : float
+        Seconds between two samples.
+
+    Attributes
+    ----------
+    usage : mapping of str to Usage
+        The last usage of each device.
+    power_w : mapping of str to float
+        Power of each device for which it is known.
     """
 
     def __init__(
-        self, models: Mapping[str, str], view: PolicyView, options: WatchOptions | None = None
-    ) -> None:
-        self._tracks = Tracks(models, view, options or WatchOptions())
-
-    def observe(
         self,
         machine: StateMachine,
-        progress: Mapping[str, Sequence[Progress | None]],
-        usage: Mapping[str, Usage],
-        now_s: float,
-        boot_s: float,
-    ) -> tuple[AnyEvent, ...]:
-        """Add the reports of a pool, and return the resulting events.
+        pool: NodePool,
+        models: Mapping[str, str],
+        view: PolicyView,
+        options: WatchOptions,
+        every_s: float,
+    ) -> None:
+        self._machine, self._pool, self._view = machine, pool, view
+        self._tracks = Tracks(models, view, options)
+        self._every_s = every_s
+        self._sampled_s = -math.inf
+        self._library_seen: set[str] = set()
+        self._now: Mapping[str, RunReading] = {}
+        self._last: dict[str, RunReading] = {}
+        self.usage: Mapping[str, Usage] = {}
+        self.power_w: Mapping[str, float] = {}
+
+    @property
+    def next_s(self) -> float:
+        """When the next sample is due; infinity while nothing runs.
+
+        One more sample is taken after the last run has ended, to draw conclusions from it.
+        """
+        return self._sampled_s + self._every_s if self._watched() or self._now else math.inf
+
+    def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
+        """Take a sample and return the resulting events.
 
         Parameters
         ----------
-        machine : StateMachine
-            Jobs and devices; only read.
-        progress : mapping of str to sequence of Progress or None
-            ``pool.progress(run)`` for each of the `watched` runs.
-        usage : mapping of str to Usage
-            ``pool.usage()``.
         now_s, boot_s : float
-            The moment on the service's clock, and on the clock of ``progress`` and ``usage``.
+            The moment on the service's clock, and on the clock of the pool's figures.
+        """
+        self._sampled_s = now_s
+        watched = self._watched()
+        progress = {run: self._pool.progress(run) for run in watched}
+        before, self.usage = self.usage, self._pool.usage()
+        metered = {
+            gpu: power_w([before[gpu], now]) for gpu, now in self.usage.items() if gpu in before
+        }
+        self.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
+        found = [*self._observed(progress, now_s, now_s - boot_s)]
+        found += self._libraries(watched.values(), now_s)
+        self._read(watched)
+        return found
+
+    def reading(self, job: LiveJob) -> RunReading:
+        """Return the reading of a job's run: the present one, or the last one if it is over."""
+        if job.run is None or job.state in QUEUED:
+            return NOTHING
+        kept = self._now if job.state in HOLDING else self._last
+        return kept.get(job.run.id, NOTHING)
+
+    def note_ends(self, happened: Iterable[AnyEvent]) -> None:
+        """Keep the last progress of runs that have ended, before they are released."""
+        for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
+            reporting = [rank for rank in self._pool.progress(run) if rank is not None]
+            if reporting:
+                slowest = min(reporting, key=lambda rank: rank.iterations)
+                before = self._last.get(run, NOTHING)
+                total = before.total if slowest.total is None else slowest.total
+                self._keep(run, before._replace(iterations=slowest.iterations, total=total))
+
+    def _watched(self) -> dict[str, LiveJob]:
+        """Return the jobs whose progress is watched, by their runs."""
+        jobs = self._machine.holding.values()
+        return {job.run.id: job for job in jobs if job.state in WATCHED and job.run}
+
+    # Conclusions.
+
+    def _observed(
+        self,
+        progress: Mapping[str, Sequence[Progress | None]],
+        now_s: float,
+        shift_s: float,
+    ) -> Iterator[AnyEvent]:
+        """Add progress and usage to the tracks, and yield the conclusions.
+
+        ``shift_s`` is the service's clock minus that of the pool's figures.
         """
         tracks = self._tracks
         tracks.now_s = now_s
-        measuring = machine.shares.present
+        measuring = self._machine.shares.present
         tracks.measured_on = measuring.gpu if measuring is not None else ""
-        holding = [(job, job.run) for job in machine.holding.values() if job.run is not None]
+        jobs = self._machine.holding.values()
+        holding = [(job, job.run) for job in jobs if job.run is not None]
         changed = tracks.changed(holding)
-        ended = [*ended_profiles(tracks), *measurements(tracks, changed)]
+        yield from ended_profiles(tracks)
+        yield from measurements(tracks, changed)
         tracks.follow(holding, changed)
         for run in progress.keys() & tracks.runs.keys():
-            tracks.runs[run].advance(progress[run], now_s - boot_s)
-        for gpu in usage.keys() & tracks.devices.keys():
-            tracks.use(gpu, usage[gpu], now_s - boot_s)
+            tracks.runs[run].advance(progress[run], shift_s)
+        for gpu in self.usage.keys() & tracks.devices.keys():
+            tracks.use(gpu, self.usage[gpu], shift_s)
         broken = list(breaches(tracks))
-        stops = {breach.newest.run.id: breach.stop(now_s) for breach in broken}
-        return (
-            *ended,
-            *profiles(tracks),
-            *measurements(tracks),
-            *grown_profiles(tracks),
-            *renewed_profiles(tracks),
-            *stops.values(),
-            *(event for breach in broken for event in breach.separated(tracks)),
-        )
+        yield from profiles(tracks)
+        yield from measurements(tracks)
+        yield from grown_profiles(tracks)
+        yield from renewed_profiles(tracks)
+        yield from {breach.newest.run.id: breach.stop(now_s) for breach in broken}.values()
+        for breach in broken:
+            yield from breach.separated(tracks)
 
-    def reading(self, run: str) -> RunReading:
-        """Return the reading of a run at the last `observe`; empty if it is not watched."""
+    def _libraries(self, jobs: Iterable[LiveJob], at_s: float) -> Iterator[AnyEvent]:
+        """Yield the libraries that runs loaded, and stops of runs whose share is wrong for them.
+
+        The library of a workload may change from one run to the next.
+        """
+        runs = {job.run.id: (job, job.run) for job in jobs if job.run is not None}
+        self._library_seen.intersection_update(runs)
+        for name, (job, run) in runs.items():
+            if name in self._library_seen or not (library := self._pool.library(run)):
+                continue
+            self._library_seen.add(name)
+            python = self._python_of(run)
+            new = python and self._machine.shares.pythons.get(library) != python
+            if library != self._machine.library(job.spec) or new:
+                uid, workload = job.spec.owner.uid, job.spec.workload
+                seen = {"uid": uid, "workload": workload, "library": library, "python": python}
+                yield events.LibrarySeen.model_validate({"at_s": at_s, **seen})
+            yield from self._wrong_share(run, library, at_s)
+
+    def _python_of(self, run: Run) -> str:
+        """Return a Python that has the library of a run and may be run by this service.
+
+        The service executes no files of other users.
+        """
+        gate = self._pool.gate
+        return gate.python_of(run) if gate and run.spec.owner.uid == os.geteuid() else ""
+
+    def _wrong_share(self, run: Run, library: str, at_s: float) -> Iterator[AnyEvent]:
+        for seat in run.seats:
+            model = self._tracks.models.get(seat.gpu)
+            if seat.share in (None, IDLE) or model is None:
+                continue
+            if seat.share not in self._pool.allowed(library, model):
+                reason = f"its library {library} is not known to compute right at {seat.share} %"
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
+                return
+
+    # Readings.
+
+    def _read(self, watched: Mapping[str, LiveJob]) -> None:
+        """Read the figures of the watched runs, and tell the view their progress."""
         tracks = self._tracks
-        track = tracks.runs.get(run)
-        if track is None:
-            return NOTHING
-        since_s = max(track.phase_s, tracks.now_s - tracks.options.window_s)
-        rate, solo = rate_of(track.samples, since_s), tracks.solo_rate(track)
-        belief = tracks.predicted(run)
+        self._now = {run: self._reading_now(tracks.runs[run]) for run in watched}
+        for run, reading in self._now.items():
+            before = self._last.get(run, NOTHING)
+            self._keep(run, reading.at_last(before, tracks.runs[run].shares))
+            if reading.iterations is not None:
+                job = watched[run].id
+                self._view.note_progress(job, reading.iterations, reading.total, tracks.now_s)
+
+    def _reading_now(self, track: Track) -> RunReading:
+        tracks, run = self._tracks, track.run
+        rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
+        belief = tracks.predicted(run.id)
+        isolated = [
+            self.usage[seat.gpu]
+            for seat in run.seats
+            if run.isolated_on(seat) and seat.gpu in self.usage
+        ]
         return RunReading(
             iterations=track.samples[-1].iterations if track.samples else None,
             total=track.total,
-            rate=rate.per_s if rate else None,
+            rate=rate,
             solo_rate=solo,
-            slowdown=solo / rate.per_s if rate and solo else None,
+            slowdown=solo / rate if rate and solo else None,
             predicted=belief.slowdown if belief else None,
+            upper=self._view.upper(run.job),
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
+            launches=sum((Counter(used.launches) for used in isolated), Counter()),
+            escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
         )
+
+    def _keep(self, run: str, reading: RunReading) -> None:
+        self._last.pop(run, None)
+        self._last[run] = reading
+        if len(self._last) > MOST:
+            del self._last[next(iter(self._last))]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent, Measured
-from dovetail.executor.live.observation.findings import Slowed, measurement
+from dovetail.executor.live.observation.records import Slowed, measurement
 from dovetail.executor.live.observation.tracks import PART, Residents, Track, TrackedDevice, Tracks
 
 LEAST_CREDIBLE: Final = 0.8
@@ -52,22 +52,14 @@ def _measured(tracks: Tracks, gpu: str, device: TrackedDevice, ended: bool) -> A
     stalled = ended and device.verdict == "stalled"
     if not stalled and not (slowed and _window_over(tracks, device, length_s, slowed, ended)):
         return None
-    readings = [reading for reading in device.readings if reading.at_s >= since_s]
     if slowed and not device.verdict and any(one.slowdown < LEAST_CREDIBLE for one in slowed):
         return None
-    device.since_s, device.readings = tracks.now_s, readings[-1:]
+    period = tracks.period(runs, [gpu], since_s)
+    device.since_s, device.readings = tracks.now_s, period.readings[-1:]
     device.windows += 1
     shares = [track.run.share_on(gpu) for track in runs]
-    found = measurement(
-        [track.name for track in runs],
-        shares,
-        tracks.model(runs[0]),
-        None if stalled else slowed,
-        readings,
-        tracks.now_s,
-        tracks.busy_neighbours(*(track.run for track in runs)),
-        tracks.mode(shares),
-    )
+    names, figures = [track.name for track in runs], None if stalled else slowed
+    found = measurement(names, shares, figures, period, tracks.mode(shares))
     return Measured(
         at_s=tracks.now_s,
         runs=tuple(track.run.id for track in runs),

@@ -164,7 +164,7 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
     with machine.service(half_is_right(measured)) as service:
         for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
-            wait_until(lambda name=f"{job}.1": name in service._observer._library_seen)
+            wait_until(lambda name=f"{job}.1": name in service._watch._library_seen)
             service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
         service.api.drain([], True, ME)
@@ -189,7 +189,7 @@ def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
     with machine.service(half_is_right()) as service:
         for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
-            wait_until(lambda name=f"{job}.1": name in service._observer._library_seen)
+            wait_until(lambda name=f"{job}.1": name in service._watch._library_seen)
             service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
         service.api.drain([], True, ME)

@@ -10,9 +10,8 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.observation.beliefs import Belief, Source
-from dovetail.executor.live.observation.readings import RunReading
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.observation.watch import RunWatch, watched
+from dovetail.executor.live.observation.watch import NOTHING, RunWatch
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
@@ -38,6 +37,12 @@ class Known:
     def described(self, spec, gpu_model):
         return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, 1))
 
+    def upper(self, job):
+        return None
+
+    def note_progress(self, job, iterations, total, now_s):
+        pass
+
     def neighbours(self, gpus):
         return {"g0", "g1", "g2"} - set(gpus)
 
@@ -61,7 +66,12 @@ def profile(workload, throughput, workers=1, **changes):
 
 
 class Scene:
-    """A story whose runs do iterations at given rates, seen by a watch once a second."""
+    """A story whose runs do iterations at given rates, seen by a watch once a second.
+
+    It is the pool of its watch.
+    """
+
+    gate = None
 
     def __init__(self, *profiles, options=OPTIONS, gpus=("g0", "g1", "g2")):
         self.story = Story(*gpus)
@@ -79,7 +89,8 @@ class Scene:
         self.events = []
 
     def new_watch(self):
-        return RunWatch(dict.fromkeys(self.story.machine.devices, "M"), self.known, self.options)
+        models = dict.fromkeys(self.story.machine.devices, "M")
+        return RunWatch(self.story.machine, self, models, self.known, self.options, 1.0)
 
     @property
     def now_s(self):
@@ -117,21 +128,31 @@ class Scene:
         reported.update(map(bucket_of, self.latencies.get(run, ())))
         return tuple(sorted(reported.items()))
 
+    @property
+    def boot_s(self):
+        return self.now_s + BOOT_S
+
     def observe(self):
-        boot_s = self.now_s + BOOT_S
-        latencies = {run: self.reported_latencies(run) for run in self.done}
-        progress = {
-            run: [
-                None if rate is None else Progress(done, boot_s, self.total, latencies[run])
-                for done, rate in zip(self.done[run], self.rates[run], strict=True)
-            ]
-            for run in watched(self.story.machine)
-        }
-        usage = {
-            gpu: Usage(boot_s, 900.0, self.joules, self.metrics, "made up", self.used_mib)
+        return self.watch.sample(self.now_s, self.boot_s)
+
+    def reading(self, run):
+        return self.watch.reading(self.story.machine.jobs[run.partition(".")[0]])
+
+    def progress(self, run):
+        latencies = self.reported_latencies(run)
+        return [
+            None if rate is None else Progress(done, self.boot_s, self.total, latencies)
+            for done, rate in zip(self.done[run], self.rates[run], strict=True)
+        ]
+
+    def usage(self):
+        return {
+            gpu: Usage(self.boot_s, 900.0, self.joules, self.metrics, "made up", self.used_mib)
             for gpu in self.story.machine.devices
         }
-        return self.watch.observe(self.story.machine, progress, usage, self.now_s, boot_s)
+
+    def library(self, run):
+        return ""
 
     def only(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
@@ -334,13 +355,14 @@ def test_what_is_seen_of_a_run_is_on_show():
     scene.total = 5000.0
     pair(scene)
     scene.live(60)
-    found = scene.watch.reading("j1.1")
+    found = scene.reading("j1.1")
     assert found.iterations == pytest.approx(96.0)
     assert found.rate == pytest.approx(1.6)
     assert found.slowdown == pytest.approx(1.25)
     assert (found.predicted, found.predicted_by) == (1.1, "estimate without a bound: made up")
     assert (found.total, found.solo_rate, found.memory_used_mib) == (5000.0, 2.0, 640.0)
-    assert scene.watch.reading("j9.1") == RunReading()
+    waiting = scene.story.submit()
+    assert scene.watch.reading(waiting) == NOTHING
 
 
 def test_a_window_begins_anew_when_a_job_leaves_or_joins():
@@ -374,8 +396,8 @@ def test_without_the_rate_alone_nothing_is_measured():
     scene = Scene(KNOWN[0])
     pair(scene, gsla=1.01)
     assert scene.live(400) == []
-    assert scene.watch.reading("j2.1").slowdown is None
-    assert scene.watch.reading("j2.1").rate == pytest.approx(1.0)
+    assert scene.reading("j2.1").slowdown is None
+    assert scene.reading("j2.1").rate == pytest.approx(1.0)
 
 
 def test_a_noisy_pair_is_looked_at_longer():
@@ -412,7 +434,7 @@ def test_the_slowdown_of_a_gang_with_two_partners_is_not_attributed():
     scene.start("vision", "g0", rate=1.6)
     scene.start("speech", "g1", rate=1.0, owner=BOB)
     assert scene.live(300) == []
-    assert scene.watch.reading("j1.1").slowdown == pytest.approx(2.0)
+    assert scene.reading("j1.1").slowdown == pytest.approx(2.0)
 
 
 def test_a_gang_with_one_partner_is_measured_once():
@@ -462,7 +484,7 @@ def test_a_run_alone_at_another_rate_than_its_profile_is_profiled_again_once():
     assert scene.live(int(OPTIONS.warm_up_s) + 59) == []
     (found,) = scene.live(300)
     assert (found.kind, found.profile.throughput) == ("profiled", pytest.approx(3.0))
-    assert scene.watch.reading("j1.1").solo_rate == pytest.approx(3.0)
+    assert scene.reading("j1.1").solo_rate == pytest.approx(3.0)
 
 
 def test_a_new_profile_keeps_what_is_known_of_the_kernels():
@@ -499,7 +521,7 @@ def test_a_run_that_co_runners_make_much_faster_has_a_wrong_profile_and_no_measu
     scene = Scene(*KNOWN)
     pair(scene, first=3.0)
     assert scene.live(400) == []  # 2 / 3 = 0.67
-    assert scene.watch.reading("j1.1").slowdown == pytest.approx(2 / 3)
+    assert scene.reading("j1.1").slowdown == pytest.approx(2 / 3)
 
 
 def test_the_newer_of_a_pair_that_breaks_a_gsla_waits_again():
@@ -604,22 +626,22 @@ def test_no_co_runner_is_stopped_for_a_job_that_is_slow_alone():
     scene.story.know("vision")
     scene.start("vision", "g0", rate=0.5, gsla=1.1)
     assert scene.live(300) == []
-    assert scene.watch.reading("j1.1").slowdown == pytest.approx(4.0)
+    assert scene.reading("j1.1").slowdown == pytest.approx(4.0)
 
 
 def test_a_device_that_left_the_pool_with_a_run_on_it_harms_nothing():
     scene = Scene(*KNOWN)
     job = scene.start("vision", "g0", profiling=True, rate=4.0)
-    scene.watch = RunWatch({}, scene.known, OPTIONS)
+    scene.watch = RunWatch(scene.story.machine, scene, {}, scene.known, OPTIONS, 1.0)
     scene.live(30)
-    assert scene.watch.reading(job.run.id).rate == pytest.approx(4.0)
+    assert scene.watch.reading(job).rate == pytest.approx(4.0)
 
 
 def test_thousands_of_samples_are_thinned_and_the_rate_stays():
     scene = Scene(*KNOWN)
     pair(scene)
     scene.live(5000)
-    assert scene.watch.reading("j1.1").slowdown == pytest.approx(1.25)
+    assert scene.reading("j1.1").slowdown == pytest.approx(1.25)
     assert len(scene.watch._tracks.runs["j1.1"].samples) <= 2048
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.executor.jobs import events
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.observation.watch import RunWatch, watched
+from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.pools.runs.progress import hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
@@ -56,14 +56,32 @@ SERVING = replace(SOON, window_s=5.0)
 
 
 class Machine:
-    """A device, processes on it that know whether they share it, and the watch on them."""
+    """A device, processes on it that know whether they share it, and the watch on them.
+
+    It is the pool of its watch.
+    """
+
+    gate = None
 
     def __init__(self, folder):
         self.folder = folder
         self.story = Story("c0")
-        self.watch = RunWatch({"c0": "cpu-1-core"}, Known(), SOON)
+        self.watch_with(Known(), SOON)
         self.processes = {}
         self.events = []
+
+    def watch_with(self, known, options):
+        models = {"c0": "cpu-1-core"}
+        self.watch = RunWatch(self.story.machine, self, models, known, options, 1.0)
+
+    def progress(self, run):
+        return [read_progress(self.path(run))]
+
+    def usage(self):
+        return {}
+
+    def library(self, run):
+        return ""
 
     def start(self, program, *paces_s, **fields):
         job = self.story.submit(memory_mib=10.0, **fields)
@@ -84,10 +102,8 @@ class Machine:
         """Observe once; return all findings since the beginning."""
         now_s = boot_s()
         self.story.at_s = now_s
-        machine = self.story.machine
-        progress = {run: [read_progress(self.path(run))] for run in watched(machine)}
-        for event in self.watch.observe(machine, progress, {}, now_s, now_s):
-            machine.apply(event)
+        for event in self.watch.sample(now_s, now_s):
+            self.story.machine.apply(event)
             self.events.append(event)
         time.sleep(0.05)
         return self.events
@@ -124,7 +140,7 @@ def test_a_loop_is_profiled_alone_then_slowed_by_another_then_freed_of_it(machin
 
 def test_a_server_whose_p99_breaks_its_gsla_loses_its_co_runner(machine):
     hog_alone = profile("ann/hog", 1 / 0.3).replace(gpu_model="cpu-1-core")
-    machine.watch = RunWatch({"c0": "cpu-1-core"}, Known(hog_alone), SERVING)
+    machine.watch_with(Known(hog_alone), SERVING)
     server = machine.start(SERVER, 0.005, workload="server", priority="latency", gsla=3.0)
     wait_until(lambda: machine.found(events.Profiled))
     [profiled] = machine.found(events.Profiled)

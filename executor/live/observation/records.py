@@ -1,4 +1,4 @@
-"""Make records of the repository from readings of rates and devices."""
+"""Records of the repository, made from rates and readings of devices."""
 
 from __future__ import annotations
 
@@ -26,6 +26,54 @@ _LEAST: Final = 1e-9
 _LEAST_SLOWDOWN: Final = 1e-3
 
 
+class Period(NamedTuple):
+    """What devices showed in the time of a record.
+
+    Attributes
+    ----------
+    gpu_model : str
+        Their model.
+    devices : sequence of sequence of Usage
+        The readings of each.
+    at_s : float
+        The end of that time, seconds since the epoch.
+    neighbours : int
+        Number of other busy devices on their nodes, whose runs may have slowed theirs through the
+        host.
+    """
+
+    gpu_model: str
+    devices: Sequence[Sequence[Usage]]
+    at_s: float
+    neighbours: int = 0
+
+    @property
+    def readings(self) -> list[Usage]:
+        """The readings of all devices."""
+        return [reading for device in self.devices for reading in device]
+
+    @property
+    def power_w(self) -> float | None:
+        """The mean power of the devices for which it is known."""
+        powers = [power for device in self.devices if (power := power_w(device)) is not None]
+        return fmean(powers) if powers else None
+
+    @property
+    def driver(self) -> str | None:
+        """The driver of the devices."""
+        return next((reading.driver for reading in self.readings), None)
+
+    def source(self, rates: Sequence[Rate]) -> str:
+        """Return the source of a record, the noise of its worst rate, and what else ran there."""
+        noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
+        noise_text = f"±{noise:.1%}" if noise < 1 else "noise unknown"
+        metrics = dict.fromkeys(reading.source for reading in self.readings if reading.source)
+        several = "s" * (self.neighbours > 1)
+        busy = [f"{self.neighbours} other device{several} of the node busy"]
+        parts = ["live", f"rate {noise_text} over {seconds:.0f} s", *busy * (self.neighbours > 0)]
+        return "; ".join([*parts, *metrics])[:200]
+
+
 class Slowed(NamedTuple):
     """The slowdown of a run, the rate it was computed from, and the growth of its p99 if known."""
 
@@ -37,13 +85,10 @@ class Slowed(NamedTuple):
 def solo_profile(
     run: Run,
     workload: str,
-    gpu_model: str,
     rate: Rate,
     memory_mib: float,
-    devices: Sequence[Sequence[Usage]],
-    at_s: float,
+    period: Period,
     latency_p99_s: float | None = None,
-    neighbours: int = 0,
 ) -> SoloProfile:
     """Return the profile of a run that ran alone.
 
@@ -51,40 +96,35 @@ def solo_profile(
     ----------
     run : Run
         The run.
-    workload, gpu_model : str
-        Its workload's name in the repository, and its device model.
+    workload : str
+        Its workload's name in the repository.
     rate : Rate
         Rate of its slowest rank.
     memory_mib : float
         The most memory that a rank used.
-    devices : sequence of sequence of Usage
-        The readings of each of its devices in that time; the metrics are means over all readings,
-        and the variances are per reading.
-    at_s : float
-        The moment, seconds since the epoch.
+    period : Period
+        What its devices showed; the metrics are means over all readings, and the variances are per
+        reading.
     latency_p99_s : float, optional
         The 99th percentile of its latencies; None if it reported too few.
-    neighbours : int
-        Number of other busy devices on its nodes, whose runs may have slowed it through the host.
     """
-    readings = [reading for device in devices for reading in device]
+    readings = period.readings
     values = {name: list(_values(name, readings)) for name in METRICS}
     known = {name: found for name, found in values.items() if found}
-    powers = [power for device in devices if (power := power_w(device)) is not None]
     return SoloProfile(
         workload=workload,
-        gpu_model=gpu_model,
+        gpu_model=period.gpu_model,
         share=run.seats[0].share,
         workers=run.spec.workers,
         metrics=Metrics(**{name: fmean(found) for name, found in known.items()}),
         metrics_variance={name: pvariance(found) for name, found in known.items()},
         throughput=_between(_LEAST, rate.per_s, _MOST),
-        power_w=fmean(powers) if powers else None,
+        power_w=period.power_w,
         memory_mib=memory_mib,
         latency_p99_s=latency_p99_s,
-        driver=_driver(readings),
-        source=_source([rate], readings, neighbours),
-        date=moment(at_s),
+        driver=period.driver,
+        source=period.source([rate]),
+        date=moment(period.at_s),
     )
 
 
@@ -108,11 +148,8 @@ def with_kernels_of(profile: SoloProfile, known: SoloProfile | None) -> SoloProf
 def measurement(
     workloads: Sequence[str],
     shares: Sequence[AnyShare],
-    gpu_model: str,
     slowed: Sequence[Slowed] | None,
-    readings: Sequence[Usage],
-    at_s: float,
-    neighbours: int = 0,
+    period: Period,
     mode: SharingMode = "mps",
 ) -> Measurement:
     """Return the measurement of runs that share a device.
@@ -121,33 +158,23 @@ def measurement(
     ----------
     workloads, shares : sequence
         The workloads of the runs and their caps.
-    gpu_model : str
-        Model of the device.
     slowed : sequence of Slowed or None
         The slowdown of each run; None if one of them made no progress.
-    readings : sequence of Usage
-        Readings of the device in that time.
-    at_s : float
-        The moment, seconds since the epoch.
-    neighbours : int
-        As in `solo_profile`.
+    period : Period
+        What the device showed.
     mode : {"mps", "time_sliced"}
         How they share it.
     """
     return Measurement(
         workloads=tuple(workloads),
-        gpu_model=gpu_model,
+        gpu_model=period.gpu_model,
         share=tuple(shares),
         slowdown=slowed and tuple(_between(_LEAST_SLOWDOWN, s.slowdown, _MOST) for s in slowed),
         p99=slowed and tuple(s.p99 and _between(_LEAST_SLOWDOWN, s.p99, _MOST) for s in slowed),
-        power_w=power_w(readings),
-        driver=_driver(readings),
-        source=(
-            _source([s.rate for s in slowed], readings, neighbours)
-            if slowed
-            else "live; stood still"
-        ),
-        date=moment(at_s),
+        power_w=period.power_w,
+        driver=period.driver,
+        source=period.source([s.rate for s in slowed]) if slowed else "live; stood still",
+        date=moment(period.at_s),
         mode=mode,
     )
 
@@ -178,17 +205,3 @@ def _values(name: str, readings: Iterable[Usage]) -> Iterator[float]:
 
 def _between(least: float, value: float, most: float) -> float:
     return min(max(value, least), most)
-
-
-def _driver(readings: Sequence[Usage]) -> str | None:
-    return next((reading.driver for reading in readings), None)
-
-
-def _source(rates: Sequence[Rate], readings: Sequence[Usage], neighbours: int) -> str:
-    """Return the source of figures, the noise of the worst rate, and what else ran there."""
-    noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
-    noise_text = f"±{noise:.1%}" if noise < 1 else "noise unknown"
-    metrics = dict.fromkeys(reading.source for reading in readings if reading.source)
-    busy = f"{neighbours} other device{'s' * (neighbours > 1)} of the node busy"
-    parts = ["live", f"rate {noise_text} over {seconds:.0f} s", *[busy] * (neighbours > 0)]
-    return "; ".join([*parts, *metrics])[:200]

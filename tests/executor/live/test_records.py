@@ -7,7 +7,9 @@ import math
 import pytest
 
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
-from dovetail.executor.live.observation.findings import (
+from dovetail.executor.live.observation.rates import Rate
+from dovetail.executor.live.observation.records import (
+    Period,
     Slowed,
     measurement,
     moment,
@@ -15,13 +17,13 @@ from dovetail.executor.live.observation.findings import (
     solo_profile,
     with_kernels_of,
 )
-from dovetail.executor.live.observation.rates import Rate
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances.datasets import SoloProfile
 from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS
 from tests.executor.live.telling import ANN
 
 STEADY = Rate(4.0, 0.012, 0.0, 240.0, 60.0)
+NO_READINGS = Period("M", [[]], 0.0)
 
 
 def run_on(*gpus, share=None):
@@ -40,7 +42,7 @@ def test_a_profile_has_means_over_all_devices_and_the_variance_of_one_reading():
             Usage(10.0, energy_j=1500.0, metrics={"ipc": 1.5}, source="NVML GPM"),
         ],
     ]
-    found = solo_profile(run_on("g0", "g1"), "ann/w", "H200", STEADY, 900.0, devices, 0.0)
+    found = solo_profile(run_on("g0", "g1"), "ann/w", STEADY, 900.0, Period("H200", devices, 0.0))
     assert found.metrics.sm_active == pytest.approx(0.6)  # of 0.4, 0.6, 0.8
     assert found.metrics_variance["sm_active"] == pytest.approx(0.08 / 3)
     assert found.metrics.ipc == 1.5
@@ -52,18 +54,18 @@ def test_a_profile_has_means_over_all_devices_and_the_variance_of_one_reading():
 
 
 def test_a_capped_run_s_profile_says_so():
-    assert solo_profile(run_on("g", share=40), "w", "M", STEADY, 1.0, [[]], 0.0).share == 40
+    assert solo_profile(run_on("g", share=40), "w", STEADY, 1.0, NO_READINGS).share == 40
 
 
 def test_readings_outside_of_what_can_be_are_cut_and_strange_ones_left_out():
     metrics = {"sm_active": 1.0004, "dram_active": -1e-6, "fp64_active": math.nan, "odd": 3.0}
     device = [Usage(0.0, metrics={**metrics, "pcie_rx_bytes_s": 2e9})]
-    found = solo_profile(run_on("g"), "w", "M", STEADY, 1.0, [device], 0.0).metrics
+    found = solo_profile(run_on("g"), "w", STEADY, 1.0, Period("M", [device], 0.0)).metrics
     assert found.to_data() == {"sm_active": 1.0, "dram_active": 0.0, "pcie_rx_bytes_s": 2e9}
 
 
 def test_without_readings_there_are_no_metrics_and_no_power():
-    found = solo_profile(run_on("g"), "w", "M", STEADY, 1.0, [[]], 0.0)
+    found = solo_profile(run_on("g"), "w", STEADY, 1.0, NO_READINGS)
     assert (found.metrics, found.power_w) == (None, None)
     assert found.source == "live; rate ±1.2% over 60 s"
 
@@ -84,7 +86,7 @@ def test_power_is_energy_over_time(readings, expected):
 
 def test_a_measurement_has_the_worse_noise_and_the_shorter_time():
     slowed = [Slowed(1.25, STEADY), Slowed(1e-6, Rate(1.0, math.inf, math.inf, 9.0, 55.0))]
-    found = measurement(["ann/w", "bob/v"], [50, None], "M", slowed, [], 1e9)
+    found = measurement(["ann/w", "bob/v"], [50, None], slowed, Period("M", [[]], 1e9))
     assert found.workloads == ("ann/w", "bob/v")
     assert found.share == (50, None)
     assert found.slowdown == (1.25, 1e-3)
@@ -95,12 +97,12 @@ def test_a_measurement_has_the_worse_noise_and_the_shorter_time():
 
 def test_a_measurement_has_the_growth_of_the_tails_that_are_known():
     slowed = [Slowed(1.1, STEADY, 2.5), Slowed(1.2, STEADY)]
-    found = measurement(["ann/w", "bob/v"], [None, None], "M", slowed, [], 0.0)
+    found = measurement(["ann/w", "bob/v"], [None, None], slowed, NO_READINGS)
     assert found.p99 == (2.5, None)
 
 
 def test_runs_of_which_one_stood_still_failed_to_run_together():
-    found = measurement(["a", "b"], [None, None], "M", None, [], 0.0)
+    found = measurement(["a", "b"], [None, None], None, NO_READINGS)
     assert found.failed
     assert found.source == "live; stood still"
 
@@ -108,7 +110,7 @@ def test_runs_of_which_one_stood_still_failed_to_run_together():
 def test_the_variance_of_a_rate_of_bytes_is_kept():
     rates = (1e7, 3e8)
     readings = [[Usage(k, metrics={"pcie_rx_bytes_s": rate})] for k, rate in enumerate(rates)]
-    found = solo_profile(run_on("g0"), "ann/w", "H200", STEADY, 900.0, readings, 0.0)
+    found = solo_profile(run_on("g0"), "ann/w", STEADY, 900.0, Period("H200", readings, 0.0))
     assert found.metrics_variance["pcie_rx_bytes_s"] == pytest.approx(1.45e8**2)
 
 
@@ -117,7 +119,7 @@ def test_only_fractions_end_at_one():
     assert set(METRICS) - FRACTIONS >= set(KERNEL_METRICS) - {"kernel_full", "kernel_occupancy"}
     most = dict.fromkeys(METRICS, 2.0)
     readings = [[Usage(0.0, metrics=most)]]
-    found = solo_profile(run_on("g0"), "w", "M", STEADY, 1.0, readings, 0.0).metrics
+    found = solo_profile(run_on("g0"), "w", STEADY, 1.0, Period("M", readings, 0.0)).metrics
     assert found.to_data() == {name: 1.0 if name in FRACTIONS else 2.0 for name in METRICS}
 
 
