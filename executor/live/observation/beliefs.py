@@ -8,7 +8,7 @@ cores: the analytic predictor).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
@@ -97,23 +96,22 @@ class Belief(NamedTuple):
         The source in words.
     kind : Source
         The source.
-    origin : {"measured", "model", "estimate"}
-        The source as named in a plan.
-    bounded : bool
-        Whether ``upper`` bounds the error; otherwise it equals ``slowdown``.
     """
 
     slowdown: float
     upper: float
     source: str
     kind: Source
-    origin: Origin
-    bounded: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Whether ``upper`` bounds the error; otherwise it equals ``slowdown``."""
+        return self.kind not in WITHOUT_BOUND
 
     @property
     def words(self) -> str:
         """The source in words; an estimate is marked as such."""
-        if self.origin != "estimate":
+        if ORIGINS[self.kind] != "estimate":
             return self.source
         return f"estimate{'' if self.bounded else ' without a bound'}: {self.source}"
 
@@ -148,14 +146,20 @@ class BeliefTable(SlowdownTable):
         if cell is None or self.source[cell] == Source.NONE:
             return None
         source = Source(int(self.source[cell]))
-        return Belief(
-            float(self.slowdown[cell]),
-            float(self.upper[cell]),
-            self._words(cell),
-            source,
-            ORIGINS[source],
-            source not in WITHOUT_BOUND,
-        )
+        slowdown, upper = float(self.slowdown[cell]), float(self.upper[cell])
+        return Belief(slowdown, upper, self._words(cell), source)
+
+    def enter(self, model: str, own: _Member, other: _Member, measured: _Figures) -> None:
+        """Enter the measured figures of one of a pair; only while the table is built."""
+        cell = self.cell(model, (own[1], other[1]), own[0], other[0])
+        if cell is None:
+            return
+        mean, upper, times = measured.slowdown
+        self.slowdown[cell], self.upper[cell], self.repeats[cell] = mean, upper, times
+        self.source[cell] = Source.FAILED if math.isnan(mean) else Source.MEASURED
+        for values, value in ((self.p99, measured.p99), (self.power_w, measured.power_w)):
+            if not math.isnan(value):
+                values[cell] = value
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
         """Return the table with the slowdowns that broke a gSLA as lower limits."""
@@ -277,83 +281,70 @@ class Beliefs:
         sharing : {"mps", "time_sliced"}
             How runs share a device; measurements and models of the other mode say nothing.
         """
-        names = tuple(workloads), tuple(models), tuple(caps)
         shape = (len(models), len(caps), len(workloads), len(workloads))
-        slowdown, upper, p99, power_w = (np.full(shape, np.nan) for _ in range(4))
-        source, repeats = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for m, model in enumerate(models):
-            values = slowdown[m], upper[m], source[m], power_w[m]
-            found = self._predictors(workloads, model, workers or {}, sharing)
-            for predictor, known, codes in found:
-                _fill(values, workloads, caps, model, predictor, known, codes, sharing)
+        axes = tuple(workloads), tuple(models), tuple(caps)
+        predicted = SlowdownTable(*axes, *(np.full(shape, np.nan) for _ in range(4)))
+        source = np.zeros(shape, np.int64)
+        for model in models:
+            for predictions in self._predictions(workloads, model, workers or {}, sharing):
+                _fill(predicted, source, model, predictions, sharing)
             if BEHIND in caps:
-                ahead, behind = caps.index(BEHIND), caps.index(BEHIND[::-1])
-                for a, name in enumerate(workloads):
-                    first = self.on(model).get(name)
-                    expected = first and isolated_slowdowns(first)
-                    if expected:
-                        for cells, value in zip(
-                            ((m, ahead, a), (m, behind, slice(None), a)), expected, strict=True
-                        ):
-                            slowdown[cells] = upper[cells] = p99[cells] = value
-                            source[cells] = Source.ISOLATED
-        predicted = SlowdownTable(*names, slowdown.copy(), upper.copy(), p99, power_w)
+                self._fill_isolated(predicted, source, model)
         table = BeliefTable(
-            *names,
-            slowdown,
-            upper,
-            p99,
-            power_w,
+            *axes,
+            predicted.slowdown.copy(),
+            predicted.upper.copy(),
+            predicted.p99,
+            predicted.power_w,
             predicted,
             source,
-            repeats,
+            np.zeros(shape, np.int64),
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
             sharing,
             sets=self._sets_of(workloads, models, sharing),
         )
-        for where, measured in self._measured.items():
-            mode, model, pair_caps, own, other = where
-            cell = table.cell(model, pair_caps, own, other) if mode == sharing else None
-            if cell is not None:
-                slowdown[cell], upper[cell], repeats[cell] = measured
-                source[cell] = Source.FAILED if math.isnan(measured.mean) else Source.MEASURED
-                if of_tail := self._measured_tails.get(where):
-                    p99[cell] = of_tail.upper
-                if powers := self._measured_powers.get(where):
-                    power_w[cell] = fmean(powers)
+        for (mode, model, members), figures in self._measured.items():
+            if mode == sharing and len(members) == 2:
+                for own, other in (members, members[::-1]):
+                    table.enter(model, own, other, figures[own])
         return table
 
-    def _predictors(
-        self,
-        names: Sequence[str],
-        model: str,
-        workers: Mapping[str, int],
-        sharing: SharingMode,
-    ) -> Iterator[tuple[_Predictor, dict[str, Workload], Codes]]:
+    def _predictions(
+        self, names: Sequence[str], model: str, workers: Mapping[str, int], sharing: SharingMode
+    ) -> Iterator[_Predictions]:
         """Yield the predictors for a device model, best first.
 
         The law of MPS has bounds only for GPUs under MPS: time slices and processor cores, whose
         profiles have none of its metrics, are left to the analytic predictor.
-
-        With each come the workloads that it can predict, and the source of each pair of them.
         """
         profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
         if self.model is not None and model in self.model.fits and self.model.mode == sharing:
             fitted = replace(self.model, workers=workers)
-            known = {name: one for name, one in profiled.items() if not fitted.lacks(name, one)}
-            has_bounds = fitted.fit(model).bound is not None
-            source = Source.MODEL if has_bounds else Source.UNBOUNDED
-            yield fitted, known, np.full((len(known),) * 2, source)
+            source = Source.MODEL if fitted.fit(model).bound is not None else Source.UNBOUNDED
+            yield _Predictions.of(fitted, profiled, source)
         if sharing == "mps":
             law = KernelsPredictor(confidence=CONFIDENCE, workers=workers)
-            known = {name: one for name, one in profiled.items() if not law.lacks(name, one)}
-            yield law, known, np.full((len(known),) * 2, Source.KERNELS)
-        analytic = AnalyticPredictor()
+            yield _Predictions.of(law, profiled, Source.KERNELS)
         filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
-        known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}
-        exact = np.array([one is profiled[name] for name, one in known.items()], dtype=bool)
-        both = np.logical_and.outer(exact, exact)
-        yield analytic, known, np.where(both, Source.ANALYTIC, Source.UTILISATION)
+        found = _Predictions.of(AnalyticPredictor(), filled, Source.ANALYTIC)
+        stood_in = np.array([one is not profiled[name] for name, one in found.known.items()], bool)
+        found.source[np.logical_or.outer(stood_in, stood_in)] = Source.UTILISATION
+        yield found
+
+    def _fill_isolated(self, table: SlowdownTable, source: Codes, model: str) -> None:
+        """Fill in the estimates of isolated pairs; only while the table is built."""
+        on = table.models.index(model)
+        ahead, behind = table.caps_place[BEHIND], table.caps_place[BEHIND[::-1]]
+        for name, a in table.place.items():
+            first = self.on(model).get(name)
+            expected = first and isolated_slowdowns(first)
+            if expected:
+                for cells, value in zip(
+                    ((on, ahead, a), (on, behind, slice(None), a)), expected, strict=True
+                ):
+                    for values in (table.slowdown, table.upper, table.p99):
+                        values[cells] = value
+                    source[cells] = Source.ISOLATED
 
     def _memory_mib(self, name: str, models: Sequence[str]) -> float:
         marks = [p for m in models for p in self._marks.get((name, m), ())]
@@ -370,101 +361,122 @@ class Beliefs:
     @cached_property
     def measured_caps(self) -> frozenset[Caps]:
         """The caps under which any pair was measured."""
-        return frozenset(caps for _, _, caps, _, _ in self._measured)
-
-    @cached_property
-    def _measured(self) -> Mapping[_Cell, Repeats]:
-        """The measured slowdowns of pairs, in both directions."""
-        found = self._of_pairs(lambda one: one.slowdown or (math.nan, math.nan))
-        return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
+        pairs = (members for _, _, members in self._measured if len(members) == 2)
+        return frozenset(caps for (_, x), (_, y) in pairs for caps in ((x, y), (y, x)))
 
     def _sets_of(
         self, names: Sequence[str], models: Sequence[str], sharing: SharingMode
     ) -> tuple[SlowdownEntry, ...]:
         """Return the measured sets of three and more of these workloads on these models."""
-        there, on = set(names), set(models)
+        there = set(names)
         return tuple(
-            entry
-            for entry in self._measured_sets
-            if entry.gpu_model in on and there.issuperset(entry.workloads) and entry.mode == sharing
+            _set_entry(mode, model, members, figures)
+            for (mode, model, members), figures in self._measured.items()
+            if len(members) > 2
+            and (mode == sharing and model in models)
+            and there.issuperset(name for name, _ in members)
         )
 
     @cached_property
-    def _measured_sets(self) -> Sequence[SlowdownEntry]:
-        """The measured sets of three and more workloads."""
-        found: dict[_SetKey, list[Measurement]] = {}
+    def _measured(self) -> Mapping[_Company, Mapping[_Member, _Figures]]:
+        """The figures of each workload that was measured with others."""
+        found: dict[_Company, list[Measurement]] = {}
         for one in self.data.measurements:
-            if len(one.workloads) > 2:
-                members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
-                found.setdefault((one.mode, one.gpu_model, tuple(members)), []).append(one)
-        return [_set_entry(*key, repeated) for key, repeated in found.items()]
-
-    @cached_property
-    def _measured_tails(self) -> Mapping[_Cell, Repeats]:
-        """The measured tail latencies of pairs, in both directions."""
-        found = self._of_pairs(lambda one: one.p99 or (None, None))
-        return {cell: repeats_of(values, CONFIDENCE) for cell, values in found.items()}
-
-    @cached_property
-    def _measured_powers(self) -> Mapping[_Cell, Sequence[float]]:
-        """The measured powers (W) of devices that pairs shared, in both directions."""
-        return self._of_pairs(lambda one: (one.power_w, one.power_w))
-
-    def _of_pairs(
-        self, values_of: Callable[[Measurement], Sequence[float | None]]
-    ) -> Mapping[_Cell, Sequence[float]]:
-        found: dict[_Cell, list[float]] = {}
-        for one in self.data.measurements:
-            if len(one.workloads) == 2:
-                for cell, value in zip(_directions(one), values_of(one), strict=True):
-                    if value is not None:
-                        found.setdefault(cell, []).append(value)
-        return found
+            members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
+            found.setdefault((one.mode, one.gpu_model, tuple(members)), []).append(one)
+        return {company: _figures(company[2], repeated) for company, repeated in found.items()}
 
 
 _Predictor = TrainedPredictor | KernelsPredictor | AnalyticPredictor
 
-_Cell = tuple[SharingMode, str, Caps, str, str]
-_SetKey = tuple[SharingMode, str, tuple[tuple[str, AnyShare], ...]]
+_Member = tuple[str, AnyShare]
+"""A workload and its share."""
+
+_Company = tuple[SharingMode, str, tuple[_Member, ...]]
+"""How members share a device, its model, and the members in order."""
 
 
-def _member_order(member: tuple[str, AnyShare]) -> tuple[str, int]:
+class _Predictions(NamedTuple):
+    """A predictor, the workloads that it can predict, and the source of each pair of these."""
+
+    predictor: _Predictor
+    known: Mapping[str, Workload]
+    source: Codes
+
+    @classmethod
+    def of(
+        cls, predictor: _Predictor, profiled: Mapping[str, Workload], source: Source
+    ) -> _Predictions:
+        known = {name: one for name, one in profiled.items() if not predictor.lacks(name, one)}
+        return cls(predictor, known, np.full((len(known),) * 2, source))
+
+
+class _Figures(NamedTuple):
+    """The figures of a workload with its co-runners; the p99 and the power may be unknown (NaN).
+
+    ``tails`` is how often its p99 was measured.
+    """
+
+    slowdown: Repeats
+    p99: float
+    tails: int
+    power_w: float
+
+
+def _member_order(member: _Member) -> tuple[str, int]:
     return member[0], share_code(member[1])
+
+
+def _figures(
+    members: Sequence[_Member], repeated: Sequence[Measurement]
+) -> Mapping[_Member, _Figures]:
+    """Return the figures of each member; equal members have equal figures."""
+    slowdowns: dict[_Member, list[float]] = {member: [] for member in members}
+    tails: dict[_Member, list[float]] = {member: [] for member in members}
+    for one in repeated:
+        nothing = (math.nan,) * len(members)
+        for member, slowdown, tail in zip(
+            zip(one.workloads, one.shares, strict=True),
+            one.slowdown or nothing,
+            one.p99 or nothing,
+            strict=True,
+        ):
+            slowdowns[member].append(slowdown)
+            if tail is not None and not math.isnan(tail):
+                tails[member].append(tail)
+    powers = [one.power_w for one in repeated if one.power_w is not None]
+    power_w = fmean(powers) if powers else math.nan
+    return {
+        member: _Figures(
+            repeats_of(values, CONFIDENCE),
+            repeats_of(tails[member], CONFIDENCE).upper if tails[member] else math.nan,
+            len(tails[member]),
+            power_w,
+        )
+        for member, values in slowdowns.items()
+    }
 
 
 def _set_entry(
     mode: SharingMode,
     model: str,
-    members: Sequence[tuple[str, AnyShare]],
-    repeated: Sequence[Measurement],
+    members: Sequence[_Member],
+    figures: Mapping[_Member, _Figures],
 ) -> SlowdownEntry:
-    """Return the entry of a set from its measurements; equal members have equal figures."""
-    values: dict[tuple[str, AnyShare], list[float]] = {}
-    tails: dict[tuple[str, AnyShare], list[float]] = {}
-    for one in repeated:
-        nothing = (math.nan,) * len(members)
-        for k, member in enumerate(zip(one.workloads, one.shares, strict=True)):
-            values.setdefault(member, []).append((one.slowdown or nothing)[k])
-            tails.setdefault(member, []).append((one.p99 or nothing)[k] or math.nan)
-    found = [repeats_of(values[member], CONFIDENCE) for member in members]
-    together = not any(math.isnan(each.mean) for each in found)
-    p99 = [repeats_of(tails[member], CONFIDENCE).upper for member in members]
+    """Return the entry of a set; its p99 must have been measured each time."""
+    found = [figures[member] for member in members]
+    together = not any(math.isnan(each.slowdown.mean) for each in found)
+    tails = together and all(each.tails == each.slowdown.repeats for each in found)
     return SlowdownEntry(
         set=tuple(name for name, _ in members),
         share=tuple(share for _, share in members),
-        slowdown=tuple(each.mean for each in found) if together else None,
-        upper=tuple(each.upper for each in found) if together else None,
-        p99=tuple(p99) if together and not any(map(math.isnan, p99)) else None,
+        slowdown=tuple(each.slowdown.mean for each in found) if together else None,
+        upper=tuple(each.slowdown.upper for each in found) if together else None,
+        p99=tuple(each.p99 for each in found) if tails else None,
         gpu_model=model,
         source="measured",
         mode=mode,
     )
-
-
-def _directions(found: Measurement) -> tuple[_Cell, _Cell]:
-    (a, b), (x, y) = found.workloads, found.shares
-    where = found.mode, found.gpu_model
-    return (*where, (x, y), a, b), (*where, (y, x), b, a)
 
 
 def _with_stand_ins(workload: Workload) -> Workload:
@@ -490,50 +502,33 @@ def _with_stand_ins(workload: Workload) -> Workload:
 
 
 def _fill(
-    values: tuple[Floats, Floats, Codes, Floats],
-    names: Sequence[str],
-    caps: Sequence[Caps],
+    table: SlowdownTable,
+    source: Codes,
     model: str,
-    predictor: _Predictor,
-    known: Mapping[str, Workload],
-    codes: Codes,
+    predictions: _Predictions,
     sharing: SharingMode,
 ) -> None:
-    """Fill the cells of known workloads that have no slowdown yet with predictions.
-
-    Parameters
-    ----------
-    values : tuple of arrays
-        Slowdown, upper bound, source and power on the device model, changed in place.
-    names, caps : sequence
-        The workloads and the caps of their axes.
-    model : str
-        The device model.
-    predictor
-        The predictor of the pairs.
-    known : mapping of str to Workload
-        The workloads that it can predict, in the order of ``names``.
-    codes : array
-        The source of each pair of known workloads.
-    sharing : {"mps", "time_sliced"}
-        How they share a device.
-    """
+    """Fill the cells on a device model that have no slowdown yet; only while the table is built."""
+    predictor, known, codes = predictions
     if not known:
         return
-    count = len(known)
-    at = [k for k, name in enumerate(names) if name in known]
+    on, count = table.models.index(model), len(known)
+    at = [k for k, name in enumerate(table.workloads) if name in known]
     block = np.ix_(at, at)
     pairs = np.indices((count, count)).reshape(2, -1).T
-    for k, split in enumerate(caps):
+    for k, split in enumerate(table.caps):
         if IDLE in split:
             continue
         shares = np.tile([cap_of(share) for share in split], (len(pairs), 1))
         found = predictor.predict(known, pairs, shares, model, sharing)
         slowdown = found.slowdown[:, 0].reshape(count, count)
         upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
-        new = np.isnan(values[0][k][block]) & ~np.isnan(slowdown + upper)
-        bound = np.fmax(upper, slowdown)
+        new = np.isnan(table.slowdown[on, k][block]) & ~np.isnan(slowdown + upper)
         power = np.full(len(pairs), np.nan) if found.power_w is None else found.power_w
-        filled = slowdown, bound, codes, power.reshape(count, count)
-        for kept, predicted in zip(values, filled, strict=True):
-            kept[k][block] = np.where(new, predicted, kept[k][block])
+        for kept, filled in (
+            (table.slowdown, slowdown),
+            (table.upper, np.fmax(upper, slowdown)),
+            (table.power_w, power.reshape(count, count)),
+            (source, codes),
+        ):
+            kept[on, k][block] = np.where(new, filled, kept[on, k][block])

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.executor.live.observation.beliefs import Beliefs, Source
+from dovetail.executor.live.observation.beliefs import ORIGINS, Beliefs, Source
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 from dovetail.instances.slowdowns.isolated import BEHIND
@@ -49,7 +49,7 @@ def test_unmeasured_pairs_are_predicted_from_solo_profiles():
     assert found.slowdown == pytest.approx(LAW)
     assert found.upper > 10 * LAW
     assert found.source == "law of MPS, from solo profiles"
-    assert (found.origin, found.bounded) == ("estimate", True)
+    assert (ORIGINS[found.kind], found.bounded) == ("estimate", True)
 
 
 def test_measured_pairs_override_predictions_in_both_directions():
