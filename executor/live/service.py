@@ -218,7 +218,7 @@ class Service:
             requests=self._requests,
             pool=pool,
             devices=self._devices,
-            watch=self._watch,
+            seen=self._watch.readings,
             view=self._view,
             decider=self._decider,
             known=self._knowledge.known,
@@ -476,7 +476,7 @@ class Service:
 
     def _shown(self) -> ServiceView:
         """Return the view of the service and its devices."""
-        awaited, watch = awaited_text(self._pool), self._watch
+        awaited, seen = awaited_text(self._pool), self._watch.readings
         with self._lock:
             return ServiceView(
                 pool=self._pool.name,
@@ -495,7 +495,7 @@ class Service:
                 trouble="; ".join(filter(None, self._all_troubles())),
                 evidence=self._gatherer.view(),
                 devices=device_views(
-                    self._machine, self._devices.cluster, watch.usage, watch.power_w
+                    self._machine, self._devices.cluster, seen.usage, seen.power_w
                 ),
             )
 

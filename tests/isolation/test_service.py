@@ -127,7 +127,7 @@ def test_launches_that_are_counted_anyway_are_kernels_a_second(machine, known):
         start_isolated(service, machine)
 
         def read():
-            usage = service._watch.usage.get(machine.names[0])
+            usage = service._watch.readings.usage.get(machine.names[0])
             return usage.metrics.get("kernels_s", 0.0) if usage else 0.0
 
         wait_until(lambda: read() > 0)

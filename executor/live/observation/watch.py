@@ -16,14 +16,14 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Literal
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import HOLDING, QUEUED, WATCHED
+from dovetail.executor.jobs.states import WATCHED
 from dovetail.executor.live.observation.breaches import breaches
 from dovetail.executor.live.observation.profiles import (
     ended_profiles,
@@ -34,66 +34,10 @@ from dovetail.executor.live.observation.profiles import (
 from dovetail.executor.live.observation.records import power_w
 from dovetail.executor.live.observation.tracks import Track, Tracks, WatchOptions
 from dovetail.executor.live.observation.windows import measurements
+from dovetail.executor.live.readings import LastReading, RunReading
 from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.pools.pool import NodePool, Progress, Usage
+from dovetail.executor.pools.pool import NodePool, Progress
 from dovetail.instances._record import IDLE
-
-MOST: Final = 10_000
-"""Number of runs whose last readings are kept; the oldest are forgotten first."""
-
-
-class RunReading(NamedTuple):
-    """The figures of a run; None if unknown.
-
-    Attributes
-    ----------
-    iterations, total : float or None
-        Iterations that its slowest rank has done in this run, and all iterations if the job reports
-        them.
-    rate, solo_rate : float or None
-        Iterations per second now, and alone and uncapped according to its workload's profile.
-    slowdown : float or None
-        ``solo_rate / rate``.
-    predicted, upper : float or None
-        The largest slowdown believed with its present co-runners, and its upper bound.
-    predicted_by : str
-        The source of ``predicted``, in words.
-    memory_used_mib : float or None
-        The most memory that one of its ranks was seen to use.
-    launches, escapes : mapping
-        As in ``Usage``, of the devices on which it is isolated.
-    """
-
-    iterations: float | None = None
-    total: float | None = None
-    rate: float | None = None
-    solo_rate: float | None = None
-    slowdown: float | None = None
-    predicted: float | None = None
-    upper: float | None = None
-    predicted_by: str = ""
-    memory_used_mib: float | None = None
-    launches: Mapping[str, int] = {}
-    escapes: Mapping[str, str] = {}
-
-    def at_last(self, before: RunReading, shares: bool) -> RunReading:
-        """Return what remains of this reading once its run is over.
-
-        ``before`` is what remained until now. Rates do not remain; ``slowdown`` and ``predicted``
-        are the last values while the run shared, as it does now if ``shares``.
-        """
-        slowed = self if shares and self.slowdown is not None else before
-        return before._replace(
-            iterations=before.iterations if self.iterations is None else self.iterations,
-            total=before.total if self.total is None else self.total,
-            slowdown=slowed.slowdown,
-            predicted=slowed.predicted,
-            predicted_by=slowed.predicted_by,
-            memory_used_mib=self.memory_used_mib,
-        )
-
-
-NOTHING: Final = RunReading()
 
 
 class RunWatch:
@@ -118,10 +62,8 @@ class RunWatch:
 
     Attributes
     ----------
-    usage : mapping of str to Usage
-        The last usage of each device.
-    power_w : mapping of str to float
-        Power of each device for which it is known.
+    readings : LastReading
+        What was last seen of runs and devices.
     """
 
     def __init__(
@@ -138,10 +80,7 @@ class RunWatch:
         self._every_s = every_s
         self._sampled_s = -math.inf
         self._library_seen: set[str] = set()
-        self._now: Mapping[str, RunReading] = {}
-        self._last: dict[str, RunReading] = {}
-        self.usage: Mapping[str, Usage] = {}
-        self.power_w: Mapping[str, float] = {}
+        self.readings = LastReading()
 
     @property
     def next_s(self) -> float:
@@ -149,7 +88,8 @@ class RunWatch:
 
         One more sample is taken after the last run has ended, to draw conclusions from it.
         """
-        return self._sampled_s + self._every_s if self._watched() or self._now else math.inf
+        runs = self._watched() or self.readings.now
+        return self._sampled_s + self._every_s if runs else math.inf
 
     def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
         """Take a sample and return the resulting events.
@@ -162,32 +102,19 @@ class RunWatch:
         self._sampled_s = now_s
         watched = self._watched()
         progress = {run: self._pool.progress(run) for run in watched}
-        before, self.usage = self.usage, self._pool.usage()
-        metered = {
-            gpu: power_w([before[gpu], now]) for gpu, now in self.usage.items() if gpu in before
-        }
-        self.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
+        readings, usage = self.readings, self._pool.usage()
+        before, readings.usage = readings.usage, usage
+        metered = {gpu: power_w([before[gpu], now]) for gpu, now in usage.items() if gpu in before}
+        readings.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
         found = [*self._observed(progress, now_s, now_s - boot_s)]
         found += self._libraries(watched.values(), now_s)
         self._read(watched)
         return found
 
-    def reading(self, job: LiveJob) -> RunReading:
-        """Return the reading of a job's run: the present one, or the last one if it is over."""
-        if job.run is None or job.state in QUEUED:
-            return NOTHING
-        kept = self._now if job.state in HOLDING else self._last
-        return kept.get(job.run.id, NOTHING)
-
     def note_ends(self, happened: Iterable[AnyEvent]) -> None:
         """Keep the last progress of runs that have ended, before they are released."""
         for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
-            reporting = [rank for rank in self._pool.progress(run) if rank is not None]
-            if reporting:
-                slowest = min(reporting, key=lambda rank: rank.iterations)
-                before = self._last.get(run, NOTHING)
-                total = before.total if slowest.total is None else slowest.total
-                self._keep(run, before._replace(iterations=slowest.iterations, total=total))
+            self.readings.note_end(run, self._pool.progress(run))
 
     def _watched(self) -> dict[str, LiveJob]:
         """Return the jobs whose progress is watched, by their runs."""
@@ -218,8 +145,9 @@ class RunWatch:
         tracks.follow(holding, changed)
         for run in progress.keys() & tracks.runs.keys():
             tracks.runs[run].advance(progress[run], shift_s)
-        for gpu in self.usage.keys() & tracks.devices.keys():
-            tracks.use(gpu, self.usage[gpu], shift_s)
+        usage = self.readings.usage
+        for gpu in usage.keys() & tracks.devices.keys():
+            tracks.use(gpu, usage[gpu], shift_s)
         broken = list(breaches(tracks))
         yield from profiles(tracks)
         yield from measurements(tracks)
@@ -272,22 +200,19 @@ class RunWatch:
     def _read(self, watched: Mapping[str, LiveJob]) -> None:
         """Read the figures of the watched runs, and tell the view their progress."""
         tracks = self._tracks
-        self._now = {run: self._reading_now(tracks.runs[run]) for run in watched}
-        for run, reading in self._now.items():
-            before = self._last.get(run, NOTHING)
-            self._keep(run, reading.at_last(before, tracks.runs[run].shares))
+        self.readings.now = {run: self._reading(tracks.runs[run]) for run in watched}
+        for run, reading in self.readings.now.items():
+            self.readings.note(run, reading, tracks.runs[run].shares)
             if reading.iterations is not None:
                 job = watched[run].id
                 self._view.note_progress(job, reading.iterations, reading.total, tracks.now_s)
 
-    def _reading_now(self, track: Track) -> RunReading:
-        tracks, run = self._tracks, track.run
+    def _reading(self, track: Track) -> RunReading:
+        tracks, run, usage = self._tracks, track.run, self.readings.usage
         rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
         belief = tracks.predicted(run.id)
         isolated = [
-            self.usage[seat.gpu]
-            for seat in run.seats
-            if run.isolated_on(seat) and seat.gpu in self.usage
+            usage[seat.gpu] for seat in run.seats if run.isolated_on(seat) and seat.gpu in usage
         ]
         return RunReading(
             iterations=track.samples[-1].iterations if track.samples else None,
@@ -302,9 +227,3 @@ class RunWatch:
             launches=sum((Counter(used.launches) for used in isolated), Counter()),
             escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
         )
-
-    def _keep(self, run: str, reading: RunReading) -> None:
-        self._last.pop(run, None)
-        self._last[run] = reading
-        if len(self._last) > MOST:
-            del self._last[next(iter(self._last))]

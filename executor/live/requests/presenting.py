@@ -10,9 +10,9 @@ from itertools import islice
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import HOLDING, OVER, WATCHED
+from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.jobs.words import brief
-from dovetail.executor.live.observation.watch import RunReading, RunWatch
+from dovetail.executor.live.readings import NOTHING, RunReading
 from dovetail.executor.live.requests.lacking import Lacks
 from dovetail.executor.live.requests.views import (
     LISTED_CHARACTERS,
@@ -69,7 +69,11 @@ def listed(
 
 
 def job_views(
-    lacks: Lacks, jobs: Iterable[LiveJob], watch: RunWatch, history: bool = False
+    lacks: Lacks,
+    jobs: Iterable[LiveJob],
+    readings: Mapping[str, RunReading],
+    last: Mapping[str, RunReading],
+    history: bool = False,
 ) -> list[JobView]:
     """Return the views of jobs.
 
@@ -79,15 +83,17 @@ def job_views(
         What waiting jobs lack, and the state machine that has the jobs.
     jobs : iterable of LiveJob
         The jobs.
-    watch : RunWatch
-        Has the readings of their runs.
+    readings, last : mapping of str to Reading
+        Readings of the present runs, and the last readings of runs that are over.
     history : bool
         Whether the views include the jobs' histories.
     """
     residents = lacks.machine.residents()
     found = []
     for job in jobs:
-        seen = watch.reading(job)
+        seen = NOTHING
+        if job.run is not None and job.state not in QUEUED:
+            seen = (readings if job.state in HOLDING else last).get(job.run.id, NOTHING)
         capped = why_capped(lacks.view, job) if job.state in HOLDING else ""
         found.append(_job_view(job, residents, seen, lacks.of_job(job), capped, history))
     return found

@@ -19,7 +19,7 @@ from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.jobs.words import SharedEnvironments
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.observation.watch import RunWatch
+from dovetail.executor.live.readings import LastReading
 from dovetail.executor.live.requests.admission import (
     AdmissionLimits,
     is_administrator,
@@ -68,8 +68,8 @@ class ServiceApi:
         Passes requests to the service's thread.
     pool, devices
         The pool that runs the jobs, and its devices.
-    watch : RunWatch
-        Has the readings of the runs.
+    seen : LastReading
+        Readings of the runs.
     view : PolicyView
         Jobs, devices and beliefs as policies see them.
     decider : Decider
@@ -99,7 +99,7 @@ class ServiceApi:
         requests: RequestQueue,
         pool: NodePool,
         devices: Devices,
-        watch: RunWatch,
+        seen: LastReading,
         view: PolicyView,
         decider: Decider,
         known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
@@ -112,7 +112,7 @@ class ServiceApi:
     ) -> None:
         self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
-        self._watch, self._view, self._known = watch, view, known
+        self._seen, self._view, self._known = seen, view, known
         self._previews = Previews(machine, clock, requests, decider)
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
         self._private = private
@@ -320,7 +320,7 @@ class ServiceApi:
     def _views(
         self, jobs: Iterable[LiveJob], by: Owner | None, history: bool = False
     ) -> list[JobView]:
-        views = job_views(self._lacks(), jobs, self._watch, history)
+        views = job_views(self._lacks(), jobs, self._seen.now, self._seen.readings, history)
         return [for_others(view) if self._hides(view.uid, by) else view for view in views]
 
     def _hides(self, uid: int, by: Owner | None) -> bool:

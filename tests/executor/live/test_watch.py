@@ -11,7 +11,7 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.observation.beliefs import Belief, Source
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.observation.watch import NOTHING, RunWatch
+from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
@@ -134,7 +134,7 @@ class Scene:
         return self.watch.sample(self.now_s, self.boot_s)
 
     def reading(self, run):
-        return self.watch.reading(self.story.machine.jobs[run.partition(".")[0]])
+        return self.watch.readings.now[run]
 
     def progress(self, run):
         latencies = self.reported_latencies(run)
@@ -359,8 +359,6 @@ def test_what_is_seen_of_a_run_is_on_show():
     assert found.slowdown == pytest.approx(1.25)
     assert (found.predicted, found.predicted_by) == (1.1, "estimate without a bound: made up")
     assert (found.total, found.solo_rate, found.memory_used_mib) == (5000.0, 2.0, 640.0)
-    waiting = scene.story.submit()
-    assert scene.watch.reading(waiting) == NOTHING
 
 
 def test_a_window_begins_anew_when_a_job_leaves_or_joins():
@@ -632,7 +630,7 @@ def test_a_device_that_left_the_pool_with_a_run_on_it_harms_nothing():
     job = scene.start("vision", "g0", profiling=True, rate=4.0)
     scene.watch = RunWatch(scene.story.machine, scene, {}, scene.known, OPTIONS, 1.0)
     scene.live(30)
-    assert scene.watch.reading(job).rate == pytest.approx(4.0)
+    assert scene.reading(job.run.id).rate == pytest.approx(4.0)
 
 
 def test_thousands_of_samples_are_thinned_and_the_rate_stays():
