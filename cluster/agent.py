@@ -37,7 +37,7 @@ from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, R
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.runs.files import KEEP_S, PASS_THROUGH, ROOM_S
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.runs.parts import Part, PreparedPart
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
@@ -70,7 +70,7 @@ class Agent:
         directory.chmod(PASS_THROUGH)
         self._id = identity(directory / "agent.json")
         self._fence = Fence(directory / "controller.json")
-        self._lease = Lease(directory / "lease")
+        self._lease = NodeLease(directory / "lease")
         self._loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
         self.pool: LocalPool | None = None
         self._begin()

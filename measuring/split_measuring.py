@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.gpus.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.executor.jobs.specs import Seat
 from dovetail.executor.pools.runs.submissions import PoolSubmissions, Submission
-from dovetail.executor.pools.share_gate import Tried
+from dovetail.executor.pools.share_gate import TriedShare
 from dovetail.instances.errors import DovetailError
 
 PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"
@@ -50,7 +50,7 @@ class ProductsProgram:
         """Return program and arguments; the Python has the jobs' PyTorch."""
         return (python, "-I", str(PROGRAM), "cuda")
 
-    def evidence(self, tried: Tried, lines: Sequence[str]) -> SplitEvidence:
+    def evidence(self, tried: TriedShare, lines: Sequence[str]) -> SplitEvidence:
         """Return the products that the program has compared.
 
         Raises
@@ -89,9 +89,9 @@ class Probe(NamedTuple):
     submissions: PoolSubmissions
     gpu: str
 
-    def tried(self, share: int) -> Tried:
+    def tried(self, share: int) -> TriedShare:
         """Return a share as tried here."""
-        return Tried(self.gpu_model, self.driver, share, self.sms)
+        return TriedShare(self.gpu_model, self.driver, share, self.sms)
 
 
 def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEvidence, None, None]:
@@ -157,7 +157,7 @@ def _read(lines: Sequence[str], program: str) -> Mapping[str, object]:
     return output
 
 
-def _facts(tried: Tried, output: Mapping[str, object]) -> dict[str, object]:
+def _facts(tried: TriedShare, output: Mapping[str, object]) -> dict[str, object]:
     if output.get("mps") is not True:
         raise GateError("the program did not reach MPS, so its output says nothing about a share")
     return {
@@ -169,7 +169,7 @@ def _facts(tried: Tried, output: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _evidence(tried: Tried, output: Mapping[str, object]) -> SplitEvidence:
+def _evidence(tried: TriedShare, output: Mapping[str, object]) -> SplitEvidence:
     if output.get("cublas") is None or output.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
     facts, sms, products = _facts(tried, output), output["sms"], output.get("products")

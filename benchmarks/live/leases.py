@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.system.clock import boot_s
 
 RENEWALS = 5000
@@ -19,11 +19,11 @@ FOR_S = 15.0
 
 def renewals_us(directory: Path) -> list[float]:
     """Return how long renewals took, in microseconds, the shortest first."""
-    lease = Lease(directory / "lease")
+    lease = NodeLease(directory / "lease")
     return sorted(_renewal_us(lease) for _ in range(RENEWALS))
 
 
-def _renewal_us(lease: Lease) -> float:
+def _renewal_us(lease: NodeLease) -> float:
     began = time.perf_counter()
     lease.renew_until(boot_s() + FOR_S)
     return (time.perf_counter() - began) * 1e6

@@ -17,7 +17,7 @@ from dovetail.executor.doctor import (
     service,
     shares,
 )
-from dovetail.executor.doctor.driver import Driver, Places
+from dovetail.executor.doctor.driver import Driver, DriverFiles
 from dovetail.executor.doctor.finding import PARTS, Finding, Severity, Usable, broken
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.mps.manager import MpsManager
@@ -25,7 +25,7 @@ from dovetail.executor.mps.processes import every_mps
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.instances.errors import UnsupportedError
 
-_PLACES = Places()
+_PLACES = DriverFiles()
 
 
 class Preflight(NamedTuple):
@@ -63,7 +63,7 @@ _Check = tuple[str, Finding | Iterable[Finding] | None]
 
 
 def diagnose(
-    what: Preflight, open_nvml: Callable[[], Nvml] = Nvml, places: Places = _PLACES
+    what: Preflight, open_nvml: Callable[[], Nvml] = Nvml, places: DriverFiles = _PLACES
 ) -> Diagnosis:
     """Check this machine without changing it.
 
@@ -73,7 +73,7 @@ def diagnose(
         What to check.
     open_nvml : callable
         Opens a session with NVML.
-    places : Places
+    places : DriverFiles
         The kernel's files about the driver.
     """
     manager = MpsManager(what.mps_directory)

@@ -31,7 +31,7 @@ _REMEDIES: Final = {
 """By ``nvmlReturn_t`` of nvml.h: no permission, not loaded, function not found, mismatch."""
 
 
-class Places(NamedTuple):
+class DriverFiles(NamedTuple):
     """The kernel's files about the driver."""
 
     pci: Path = Path("/sys/bus/pci/devices")

@@ -21,7 +21,7 @@ from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.runs.cgroups import KEPT_BY, best_enforcement, find_groups
 from dovetail.executor.pools.runs.files import DamagedError, home_token
 from dovetail.executor.pools.runs.hooks import Bounds
-from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.runs.start_barrier import LaunchError
 from dovetail.executor.pools.shim.kernel import descendants, every_process
 from dovetail.executor.system.clock import boot_s
@@ -89,7 +89,7 @@ class CpuPool(LocalPool):
             self.notice += "; the evidence of shares is made up"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
-        self._usage = _Meter(self._cores)
+        self._usage = _CpuMeter(self._cores)
 
     def cluster(self) -> Cluster:
         """Return the devices, each with an equal part of the machine's memory."""
@@ -148,7 +148,7 @@ class CpuPool(LocalPool):
             # The rank, or its group, is gone; its supervisor will see that.
             return False
 
-    def members(self, run: Run, rank: int) -> list[Process]:
+    def members(self, run: Run, rank: int) -> list[ProcessId]:
         """Return the processes of the rank's group."""
         return [] if self._groups is None else self._groups.members(_group(run, rank))
 
@@ -227,11 +227,11 @@ class _Guarded(NamedTuple):
     run: str
     rank: int
     device: str
-    shim: Process
+    shim: ProcessId
     capped: bool
 
 
-class _Meter:
+class _CpuMeter:
     """CPU time that each device's ranks used or waited for, and their memory.
 
     Waiting counts because the process would have used the core. On a busy machine, used time alone

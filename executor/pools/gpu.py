@@ -34,7 +34,7 @@ from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.runs.files import DamagedError, Started
 from dovetail.executor.pools.runs.parts import PreparedPart
-from dovetail.executor.pools.runs.processes import Process, holders
+from dovetail.executor.pools.runs.processes import ProcessId, holders
 from dovetail.executor.pools.runs.start_barrier import LaunchError, NotNowError
 from dovetail.executor.pools.share_gate import ShareGate, ShareProgram
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
@@ -68,7 +68,7 @@ _NO_MORE: Final = "this machine no longer isolates runs"
 _log = logging.getLogger(__name__)
 
 
-class _Fault(NamedTuple):
+class _ProgramFault(NamedTuple):
     """The time at which a program's fault was seen on a GPU, and the runs on it."""
 
     at_s: float
@@ -154,7 +154,7 @@ class GpuPool(LocalPool):
             python_of=self._python_of,
             strangers=self._strangers,
         )
-        self._victims: dict[str, _Fault] = {}
+        self._victims: dict[str, _ProgramFault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
         self._device_health = DeviceHealth(directory / "sick.json", self._report)
@@ -393,7 +393,7 @@ class GpuPool(LocalPool):
                     found[root.pid] = run.id
         return found
 
-    def _root(self, run: Run, rank: int) -> Process | None:
+    def _root(self, run: Run, rank: int) -> ProcessId | None:
         """Return the launcher of a rank, which also adopts its orphaned processes."""
         started = self._started(run, rank)
         return started.shim if started is not None else None
@@ -421,7 +421,7 @@ class GpuPool(LocalPool):
         known = self._victims.get(name)
         if known is None or boot_s() - known.at_s > FAULT_S:
             here = {one.id for one in self.kept() if name in {seat.gpu for seat in one.seats}}
-            known = self._victims[name] = _Fault(boot_s(), frozenset(here))
+            known = self._victims[name] = _ProgramFault(boot_s(), frozenset(here))
         if ended.run not in known.runs or len(known.runs) == 1:
             return ended
         reason = f"a fault on {name}, of {listed(sorted(known.runs))}, ended all work there"
@@ -439,7 +439,7 @@ class GpuPool(LocalPool):
             else:
                 self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
 
-    def _mps_has(self, gpu: NvmlGpu, root: Process) -> bool:
+    def _mps_has(self, gpu: NvmlGpu, root: ProcessId) -> bool:
         return not self._has_mps or self._mps.attached(gpu.uuid, root.pid)
 
     # Isolation.
@@ -457,7 +457,7 @@ class GpuPool(LocalPool):
             self._lose_isolation(run, str(error))
             raise NotNowError(f"rank {rank}: it is not isolated: {error}") from None
 
-    def _has_joined(self, run: Run, gpu: NvmlGpu, root: Process) -> bool:
+    def _has_joined(self, run: Run, gpu: NvmlGpu, root: ProcessId) -> bool:
         """Return whether a process of a rank has joined the scheduler of its GPU."""
         assert self._isolation is not None
         status = self._isolation.status(gpu.uuid, run.spec.owner.uid)

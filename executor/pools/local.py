@@ -26,7 +26,7 @@ from dovetail.executor.pools.runs.files import (
     write_lasting,
 )
 from dovetail.executor.pools.runs.hooks import Hooks
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.runs.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import tokens
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY, rank_progress
@@ -80,7 +80,7 @@ class LocalPool(Hooks):
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._prepared: queue.SimpleQueue[PreparedPart] = queue.SimpleQueue()
         self._address = _THIS_MACHINE
-        self._lease: Lease | None = None
+        self._lease: NodeLease | None = None
         self._wake: Callable[[], None] = lambda: None
         self._ports, self._pruning = threading.Lock(), threading.Lock()
         self._room = RunRoom(directory / "runs")
@@ -226,14 +226,14 @@ class LocalPool(Hooks):
 
     # Additional methods for a node of a larger pool.
 
-    def join(self, address: str, lease: Lease) -> None:
+    def join(self, address: str, lease: NodeLease) -> None:
         """Become the part of a larger pool that is on this node; called before ``resume``.
 
         Parameters
         ----------
         address : str
             The address at which ranks on other nodes reach the ranks on this one.
-        lease : Lease
+        lease : NodeLease
             The lease under which every rank runs from now on.
         """
         self._address, self._lease = address, lease

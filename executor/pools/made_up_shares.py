@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.gpus.splits import WHOLE, Product, SplitEvidence, Splits
-from dovetail.executor.pools.share_gate import ShareGate, ShareProgram, Tried, by_use
+from dovetail.executor.pools.share_gate import ShareGate, ShareProgram, TriedShare, by_use
 from dovetail.instances.errors import DovetailError
 
 MADE_UP: Final = "made-up"
@@ -39,7 +39,7 @@ class MadeUpProgram:
         """Return the program; this Python is as good as the jobs'."""
         return (python or sys.executable, "-I", "-S", str(PROGRAM))
 
-    def evidence(self, tried: Tried, lines: Sequence[str]) -> SplitEvidence:
+    def evidence(self, tried: TriedShare, lines: Sequence[str]) -> SplitEvidence:
         """Return made-up evidence with the difference that the program found."""
         try:
             wrong = float(json.loads(lines[-1])["wrong"])
@@ -57,7 +57,7 @@ class SimulatedProgram:
         """Return words that the simulated pool reads instead of running a program."""
         return ("measure-share", f"work_s={_SIMULATED_S:g}")
 
-    def evidence(self, tried: Tried, lines: Sequence[str]) -> SplitEvidence:
+    def evidence(self, tried: TriedShare, lines: Sequence[str]) -> SplitEvidence:
         """Return made-up evidence that the share computes correctly."""
         return _made_up(tried, 0.0)
 
@@ -76,7 +76,7 @@ def made_up_gate(
     )
 
 
-def _made_up(tried: Tried, wrong: float) -> SplitEvidence:
+def _made_up(tried: TriedShare, wrong: float) -> SplitEvidence:
     return SplitEvidence(
         gpu_model=tried.gpu_model,
         driver=tried.driver,

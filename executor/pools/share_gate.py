@@ -18,7 +18,7 @@ WANTED: Final = (50, 25, 75, 10, 90)
 _log = logging.getLogger(__name__)
 
 
-class Tried(NamedTuple):
+class TriedShare(NamedTuple):
     """A share that a program has tried, and where.
 
     Attributes
@@ -52,7 +52,7 @@ class ShareProgram(Protocol):
         """Return program and arguments for a Python with the jobs' library."""
         ...
 
-    def evidence(self, tried: Tried, lines: Sequence[str]) -> SplitEvidence:
+    def evidence(self, tried: TriedShare, lines: Sequence[str]) -> SplitEvidence:
         """Return what a run that ended with status 0 has found, given its last lines.
 
         Raises

@@ -125,7 +125,7 @@ class SimulatedNode:
         self._checkpoints: dict[str, float] = {}
         self._news: list[AnyEvent] = []
         self._awaited: dict[str, Run] = {}
-        self._alarm = _Alarm(boot_s)
+        self._alarm = _WakeTimer(boot_s)
         self.gate: ShareGate | None = None
         if made_up is not None and truth.workloads:
             shares, name = caps_of(truth.cluster.shares), next(iter(truth.workloads))
@@ -482,7 +482,7 @@ class SimulatedNode:
                 file.write(f"simulated: {line}\n")
 
 
-class _Alarm:
+class _WakeTimer:
     """Calls ``wake`` at the time that was set last, from a separate thread."""
 
     def __init__(self, boot_s: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ from dovetail.executor.live.requests.views import EvidenceView
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.pools.runs.lease import SHIM_KILL_S
 from dovetail.executor.pools.runs.submissions import Submission, last_lines, own_user
-from dovetail.executor.pools.share_gate import ShareGate, Tried
+from dovetail.executor.pools.share_gate import ShareGate, TriedShare
 from dovetail.instances._record import listed
 from dovetail.instances.errors import DovetailError
 
@@ -347,7 +347,7 @@ class Gatherer:
             ),
             None,
         )
-        tried = Tried(present.gpu_model, self._gate.driver, present.share, sms)
+        tried = TriedShare(present.gpu_model, self._gate.driver, present.share, sms)
         lines = last_lines(self._pool.log_path(one.run.id, 0))
         found = self._gate.program.evidence(tried, lines)
         if found.cublas != present.library:

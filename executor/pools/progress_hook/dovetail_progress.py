@@ -187,7 +187,7 @@ class Counter:
         return True
 
 
-class _Job:
+class _CountedProcess:
     """The counter of this process, if it was started by Dovetail, and its source."""
 
     counter = Counter(os.environ[VARIABLE]) if VARIABLE in os.environ else None
@@ -213,20 +213,20 @@ def latency(seconds: float) -> None:
 
     Negative and infinite values are ignored.
     """
-    if _Job.counter is not None:
-        _Job.counter.add_latency(seconds)
+    if _CountedProcess.counter is not None:
+        _CountedProcess.counter.add_latency(seconds)
 
 
 def _by_hand() -> Counter | None:
-    if not _Job.by_hand and _Job.counter is not None:
-        _Job.counter.set(0.0, None)
-    _Job.by_hand = True
-    return _Job.counter
+    if not _CountedProcess.by_hand and _CountedProcess.counter is not None:
+        _CountedProcess.counter.set(0.0, None)
+    _CountedProcess.by_hand = True
+    return _CountedProcess.counter
 
 
 def count_optimizer_steps() -> None:
     """Count the steps of PyTorch's optimizers once the program imports PyTorch."""
-    if _Job.counter is not None:
+    if _CountedProcess.counter is not None:
         sys.meta_path.insert(0, _AfterImport("torch.optim.optimizer", _register))
 
 
@@ -239,9 +239,9 @@ def _register(optimizer_module: ModuleType) -> None:
 
 def _after_step(*_: object) -> None:
     # If torch.compile traced this, it would recompile at every step, as the count changes.
-    if _compiling() or _Job.by_hand or _Job.counter is None:
+    if _compiling() or _CountedProcess.by_hand or _CountedProcess.counter is None:
         return
-    _Job.counter.add(1)
+    _CountedProcess.counter.add(1)
 
 
 def _compiling() -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.pools.names import Enforcement
-from dovetail.executor.pools.runs.processes import Process, runs
+from dovetail.executor.pools.runs.processes import ProcessId, runs
 from dovetail.executor.pools.shim.kernel import stat_of
 
 PERIOD_US: Final = 100_000
@@ -72,14 +72,14 @@ class CpuGroups:
         """
         return self._limited(self.home / name)
 
-    def members(self, name: str) -> list[Process]:
+    def members(self, name: str) -> list[ProcessId]:
         """Return the running processes of a group, none if there is no such group."""
         try:
             numbers = (self.home / name / "cgroup.procs").read_text(encoding="ascii").split()
         except FileNotFoundError:
             return []
         stats = [stat_of(int(number)) for number in numbers]
-        return [Process(stat.pid, stat.started) for stat in stats if stat and runs(stat)]
+        return [ProcessId(stat.pid, stat.started) for stat in stats if stat and runs(stat)]
 
     def names(self) -> list[str]:
         """Return the names of all groups."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
-from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.durable import claim, sync, write_new
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import DovetailError, InputError
@@ -57,8 +57,8 @@ class Started(NamedTuple):
     that may have been started before the machine rebooted has no processes either.
     """
 
-    rank: Process | None
-    shim: Process | None
+    rank: ProcessId | None
+    shim: ProcessId | None
     boot: str
     at_s: float = 0.0
     never: str = ""
@@ -206,8 +206,8 @@ class RankFiles(NamedTuple):
         if found.keys() == {"boot"}:
             return Started(None, None, str(found["boot"]))
         try:
-            rank = Process(int(found["pid"]), int(found["pid_started"]))
-            shim = Process(int(found["shim"]), int(found["shim_started"]))
+            rank = ProcessId(int(found["pid"]), int(found["pid_started"]))
+            shim = ProcessId(int(found["shim"]), int(found["shim_started"]))
             at_s = float(found.get("at_s", shim.started / _TICKS_S))
             return Started(rank, shim, str(found["boot"]), at_s)
         except (KeyError, TypeError, ValueError):

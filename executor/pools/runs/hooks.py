@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.runs.files import RunFiles
 from dovetail.executor.pools.runs.parts import Part, Rendezvous
-from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.processes import ProcessId
 
 
 class Bounds(NamedTuple):
@@ -69,7 +69,7 @@ class Hooks:
     def before_kill(self, run: Run, rank: int) -> None:
         """Do everything that must precede the kill of a rank's processes."""
 
-    def members(self, run: Run, rank: int) -> list[Process]:
+    def members(self, run: Run, rank: int) -> list[ProcessId]:
         """Return processes of a rank that are known by other signs than token and session."""
         return []
 

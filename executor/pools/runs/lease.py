@@ -22,7 +22,7 @@ SHIM_KILL_S: Final = 10.0
 """Seconds that a shim has to kill its rank before it is killed itself."""
 
 
-class Lease:
+class NodeLease:
     """The lease of this node, written by one process and renewed from any thread.
 
     A lease that lapsed may be renewed, but not for ranks that ran before: it is then a new lease,

@@ -14,7 +14,7 @@ TOKEN: Final = "DOVETAIL_LAUNCH"
 """The variable that every process of a rank inherits; its value is directory, run and rank."""
 
 
-class Process(NamedTuple):
+class ProcessId(NamedTuple):
     """A process, distinguished by its start time from later processes with its PID."""
 
     pid: int
@@ -48,7 +48,7 @@ def runs(stat: Stat) -> bool:
     return stat.state not in "ZX"
 
 
-def tokens() -> Iterator[tuple[Process, str]]:
+def tokens() -> Iterator[tuple[ProcessId, str]]:
     """Yield every process whose environment can be read and has a token, with the token.
 
     The environment is the one that its program was started with: later changes are not visible.
@@ -62,11 +62,11 @@ def tokens() -> Iterator[tuple[Process, str]]:
             continue
         for entry in environment.split(b"\0"):
             if entry.startswith(name) and runs(stat):
-                yield Process(stat.pid, stat.started), entry[len(name) :].decode(errors="replace")
+                yield ProcessId(stat.pid, stat.started), entry[len(name) :].decode(errors="replace")
                 break
 
 
-def holders(token: str, uid: int) -> list[Process]:
+def holders(token: str, uid: int) -> list[ProcessId]:
     """Return the running processes that hold the token of a user's rank.
 
     Processes of other users that put the token into their environment are left out. Jobs of root
@@ -79,14 +79,14 @@ def holders(token: str, uid: int) -> list[Process]:
     ]
 
 
-def _user(process: Process) -> int | None:
+def _user(process: ProcessId) -> int | None:
     try:
         return Path(f"/proc/{process.pid}").stat().st_uid
     except FileNotFoundError:
         return None
 
 
-def session(leader: Process) -> list[Process]:
+def session(leader: ProcessId) -> list[ProcessId]:
     """Return the running processes of the session that a process leads or led.
 
     Empty if its PID has been reused: then the session has ended.
@@ -95,7 +95,7 @@ def session(leader: Process) -> list[Process]:
     if now is not None and now.started != leader.started:
         return []
     return [
-        Process(stat.pid, stat.started)
+        ProcessId(stat.pid, stat.started)
         for stat in every_process()
         if stat.session == leader.pid and stat.started >= leader.started and runs(stat)
     ]

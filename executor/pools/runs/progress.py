@@ -17,7 +17,7 @@ from dovetail.executor.pools.progress_hook.dovetail_progress import (
     decode_latencies,
 )
 from dovetail.executor.pools.runs.files import DamagedError, RankFiles
-from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.page import NUMBER
 from dovetail.executor.system.clock import boot_s
 
@@ -82,7 +82,7 @@ def _progress(read: Callable[[], bytes]) -> Progress | None:
     return None
 
 
-def _page(shim: Process) -> bytes:
+def _page(shim: ProcessId) -> bytes:
     """Return the page that a shim holds; empty if the shim has ended."""
     try:
         page = os.open(f"/proc/{shim.pid}/fd/{NUMBER}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

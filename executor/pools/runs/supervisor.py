@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 from dovetail.executor.jobs import events
 from dovetail.executor.pools.runs.files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.runs.hooks import Hooks
-from dovetail.executor.pools.runs.lease import SHIM_KILL_S, Lease
+from dovetail.executor.pools.runs.lease import SHIM_KILL_S, NodeLease
 from dovetail.executor.pools.runs.parts import Part, PreparedPart
-from dovetail.executor.pools.runs.processes import Process, holders, session
+from dovetail.executor.pools.runs.processes import ProcessId, holders, session
 from dovetail.executor.pools.runs.start_barrier import (
     ForkServer,
     LaunchError,
@@ -81,12 +81,12 @@ class _Phase(Enum):
 
 
 @dataclass
-class _Rank:
+class _SupervisedRank:
     number: int
     files: RankFiles
     phase: _Phase = _Phase.IDLE
-    process: Process | None = None
-    shim: Process | None = None
+    process: ProcessId | None = None
+    shim: ProcessId | None = None
     watch: int | None = None
     barrier: StartBarrier | None = None
     held_until_s: float = 0.0
@@ -129,7 +129,7 @@ class RunSupervisor:
         Forks the shims of ranks.
     report : callable
         Receives events and prepared parts; the reader sets ``at_s``.
-    lease : Lease, optional
+    lease : NodeLease, optional
         The lease under which the ranks run.
     """
 
@@ -140,7 +140,7 @@ class RunSupervisor:
         hooks: Hooks,
         fork_server: ForkServer,
         report: Callable[[events.AnyEvent | PreparedPart], None],
-        lease: Lease | None = None,
+        lease: NodeLease | None = None,
     ) -> None:
         self.part, self.kept = part, part.run
         self._files, self._hooks, self._fork_server = files, hooks, fork_server
@@ -148,7 +148,7 @@ class RunSupervisor:
         self._orders, self._ordering = _Orders(), threading.Lock()
         self._leaving, self._failure = False, ""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ranks = [_Rank(k, files.rank(k)) for k in part.ranks]
+        self._ranks = [_SupervisedRank(k, files.rank(k)) for k in part.ranks]
         self._stopping: StopOrder | None = None
         self._find()
         self._thread = threading.Thread(
@@ -344,7 +344,7 @@ class RunSupervisor:
         for rank in self._ranks:
             self._adopt(rank)
 
-    def _adopt(self, rank: _Rank) -> None:
+    def _adopt(self, rank: _SupervisedRank) -> None:
         try:
             started = rank.files.started()
             if started is None:
@@ -366,7 +366,7 @@ class RunSupervisor:
         except (DamagedError, OSError) as error:
             rank.phase, rank.trouble = _Phase.UNKNOWN, str(error)
 
-    def _take_up(self, rank: _Rank) -> None:
+    def _take_up(self, rank: _SupervisedRank) -> None:
         assert rank.process is not None
         rank.phase, rank.trouble, rank.due_s = _Phase.ALIVE, "", boot_s()
         rank.alive_s = rank.due_s
@@ -424,13 +424,13 @@ class RunSupervisor:
         if held:
             self._report(PreparedPart(self.kept.id, held, self._hooks.rendezvous(self.part)))
 
-    def _those(self, phase: _Phase) -> list[_Rank]:
+    def _those(self, phase: _Phase) -> list[_SupervisedRank]:
         return [rank for rank in self._ranks if rank.phase is phase]
 
     def _lapsed(self) -> bool:
         return self._lease is not None and self._lease.lapsed
 
-    def _await_barrier(self, ranks: list[_Rank]) -> None:
+    def _await_barrier(self, ranks: list[_SupervisedRank]) -> None:
         deadline_s = boot_s() + PREPARE_S
         for rank in ranks:
             assert rank.barrier is not None
@@ -439,13 +439,13 @@ class RunSupervisor:
                 refusal = NotNowError if is_blameless(answer) else LaunchError
                 raise refusal(f"rank {rank.number}: {complaint(answer)}")
 
-    def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
+    def _abort(self, ranks: list[_SupervisedRank], reason: str, later: bool) -> None:
         for rank in ranks:
             if rank.barrier is not None:
                 rank.barrier.dismiss()
             self._end(rank, self._refused(rank, reason, later))
 
-    def _await_start(self, rank: _Rank) -> None:
+    def _await_start(self, rank: _SupervisedRank) -> None:
         assert rank.barrier is not None
         deadline_s = boot_s() + PREPARE_S
         answer = rank.barrier.answer(deadline_s)
@@ -471,7 +471,7 @@ class RunSupervisor:
         for rank in self._those(_Phase.IDLE):
             self._refuse(rank, reason, later)
 
-    def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
+    def _refuse(self, rank: _SupervisedRank, reason: str, later: bool = False) -> None:
         """Refuse a rank permanently, as soon as this can be written to its files."""
         rank.refusal = reason, later
         try:
@@ -488,7 +488,7 @@ class RunSupervisor:
         else:
             self._adopt(rank)
 
-    def _hold(self, rank: _Rank) -> None:
+    def _hold(self, rank: _SupervisedRank) -> None:
         """Keep a rank at the start barrier as long as it may still be started."""
         assert rank.barrier is not None
         answer = rank.barrier.heard()
@@ -506,7 +506,7 @@ class RunSupervisor:
 
     # Watching.
 
-    def _advance(self, rank: _Rank) -> None:
+    def _advance(self, rank: _SupervisedRank) -> None:
         rank.due_s = 0.0
         if rank.phase is _Phase.IDLE and rank.refusal is not None:
             self._refuse(rank, *rank.refusal)
@@ -519,7 +519,7 @@ class RunSupervisor:
         elif rank.phase is _Phase.UNKNOWN:
             self._doubt(rank)
 
-    def _watch(self, rank: _Rank) -> None:
+    def _watch(self, rank: _SupervisedRank) -> None:
         assert rank.shim is not None
         assert rank.process is not None
         # The last message of a shim says that there is an exit status.
@@ -535,7 +535,7 @@ class RunSupervisor:
         elif not rank.ready:
             self._try_ready(rank, rank.process.pid)
 
-    def _end_is_unreported(self, rank: _Rank, process: Process) -> bool:
+    def _end_is_unreported(self, rank: _SupervisedRank, process: ProcessId) -> bool:
         """Return whether a rank's process ended some time ago, and its shim lives on."""
         now = boot_s()
         if process.alive:
@@ -543,7 +543,7 @@ class RunSupervisor:
         _due(rank, now + _LOOK_S)
         return now > rank.alive_s + _UNREPORTED_S
 
-    def _try_ready(self, rank: _Rank, pid: int) -> None:
+    def _try_ready(self, rank: _SupervisedRank, pid: int) -> None:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
         if rank.ready:
             rank.lost = ""
@@ -552,7 +552,7 @@ class RunSupervisor:
         _due(rank, boot_s() + rank.pause_s)
         rank.pause_s = min(2 * rank.pause_s, _READY_MOST_S)
 
-    def _conclude(self, rank: _Rank) -> None:
+    def _conclude(self, rank: _SupervisedRank) -> None:
         """Report the end of a rank whose shim is gone."""
         ending = rank.files.ending()
         if ending is None:
@@ -574,14 +574,14 @@ class RunSupervisor:
             )
             self._end(rank, ended)
 
-    def _sweep(self, rank: _Rank) -> None:
+    def _sweep(self, rank: _SupervisedRank) -> None:
         """Kill the processes left by a dead shim, until it is proven that there are none."""
         if self._kill_rest(rank):
             self._end(rank, self._gone(rank, "its launcher was killed"))
         else:
             rank.due_s = boot_s() + _SWEEP_S
 
-    def _doubt(self, rank: _Rank) -> None:
+    def _doubt(self, rank: _SupervisedRank) -> None:
         """Wait for the processes of a rank with a damaged record, or kill them on a stop order."""
         self._adopt(rank)
         if rank.phase is not _Phase.UNKNOWN:
@@ -594,7 +594,7 @@ class RunSupervisor:
         else:
             rank.due_s = boot_s() + _SWEEP_S
 
-    def _kill_rest(self, rank: _Rank) -> bool:
+    def _kill_rest(self, rank: _SupervisedRank) -> bool:
         """Kill every known process of the rank; return whether there was none."""
         rest = self._rest(rank)
         if rest and not rank.killed:
@@ -605,7 +605,7 @@ class RunSupervisor:
             process.send(signal.SIGKILL)
         return not rest
 
-    def _rest(self, rank: _Rank) -> set[Process]:
+    def _rest(self, rank: _SupervisedRank) -> set[ProcessId]:
         uid = self.kept.spec.owner.uid
         rest = {*holders(rank.files.token, uid), *self._hooks.members(self.kept, rank.number)}
         if rank.process is not None:
@@ -631,7 +631,7 @@ class RunSupervisor:
             # A service that starts meanwhile then grants the whole grace again.
             _log.warning("%s: its stop order could not be written", self.kept.id)
 
-    def _climb(self, rank: _Rank, stop: StopOrder) -> None:
+    def _climb(self, rank: _SupervisedRank, stop: StopOrder) -> None:
         """Take the next step of ending a rank if its time has come."""
         assert rank.shim is not None
         now, kill_s = boot_s(), stop.asked_s + stop.grace_s
@@ -647,7 +647,7 @@ class RunSupervisor:
             rank.shim.send(signal.SIGKILL)
         _due(rank, kill_s if rank.rung == 1 else max(kill_s + SHIM_KILL_S, now + _SWEEP_S))
 
-    def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
+    def _help_lapse(self, rank: _SupervisedRank, lease: NodeLease) -> None:
         """Kill a rank that its shim should have killed after the lapse: the shim may be stopped."""
         assert rank.shim is not None
         overdue_s = lease.end_of(rank.started_s) + lease.kill_s + _OVERDUE_S
@@ -658,12 +658,12 @@ class RunSupervisor:
 
     # Reporting.
 
-    def _end(self, rank: _Rank, event: events.AnyEvent) -> None:
+    def _end(self, rank: _SupervisedRank, event: events.AnyEvent) -> None:
         rank.phase, rank.due_s, rank.lost, rank.trouble = _Phase.OVER, 0.0, "", ""
         self._unwatch(rank)
         self._report(event)
 
-    def _unwatch(self, rank: _Rank) -> None:
+    def _unwatch(self, rank: _SupervisedRank) -> None:
         if rank.watch is not None:
             os.close(rank.watch)
             rank.watch = None
@@ -671,7 +671,7 @@ class RunSupervisor:
             rank.barrier.leave()
             rank.barrier = None
 
-    def _lose(self, rank: _Rank, reason: str) -> None:
+    def _lose(self, rank: _SupervisedRank, reason: str) -> None:
         """Report once that it is unknown whether a rank still runs."""
         if rank.phase in (_Phase.IDLE, _Phase.HELD, _Phase.OVER) or rank.lost == reason:
             return
@@ -679,14 +679,16 @@ class RunSupervisor:
         rank.ready, rank.lost = False, reason
         self._report(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 
-    def _refused(self, rank: _Rank, reason: str, later: bool = False) -> events.RankRefused:
+    def _refused(
+        self, rank: _SupervisedRank, reason: str, later: bool = False
+    ) -> events.RankRefused:
         return events.RankRefused(
             at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason, later=later
         )
 
-    def _gone(self, rank: _Rank, reason: str) -> events.RankGone:
+    def _gone(self, rank: _SupervisedRank, reason: str) -> events.RankGone:
         return events.RankGone(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)
 
 
-def _due(rank: _Rank, at_s: float) -> None:
+def _due(rank: _SupervisedRank, at_s: float) -> None:
     rank.due_s = min(rank.due_s, at_s) if rank.due_s else at_s

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from . import page
 from .durable import ExitFile, claim
 from .kernel import boot_s, descendants, one_line, send
-from .lease import LAPSED, Alarm, Lease, Reader
+from .lease import LAPSED, Alarm, Lease, LeaseReader
 from .output import OutputLog, readers_of
 from .rank import read_spec
 
@@ -180,14 +180,14 @@ class Guard:
         the lapse is noticed late, less time passes until the kill.
         """
         try:
-            parts = lease, Alarm(), Reader(lease.look)
+            parts = lease, Alarm(), LeaseReader(lease.look)
             threading.Thread(target=self._end_after, args=parts, daemon=True).start()
         except (OSError, RuntimeError):
             # A rank that could not be ended in time must not run at all.
             traceback.print_exc()
             self.lapsed = self._killing = True
 
-    def _end_after(self, lease: Lease, alarm: Alarm, reader: Reader) -> None:
+    def _end_after(self, lease: Lease, alarm: Alarm, reader: LeaseReader) -> None:
         lease.outlast(alarm, reader)
         if self._status is None:
             self.lapsed = True

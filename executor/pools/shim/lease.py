@@ -130,7 +130,7 @@ class Lease:
             time.sleep(_SETTLED_S)
         return None
 
-    def outlast(self, alarm: Alarm, reader: Reader) -> None:
+    def outlast(self, alarm: Alarm, reader: LeaseReader) -> None:
         """Return once it has lapsed.
 
         The file is read shortly before the lease's end and, if it was not renewed, repeatedly until
@@ -140,7 +140,7 @@ class Lease:
         ----------
         alarm : Alarm
             The clock to sleep by.
-        reader : Reader
+        reader : LeaseReader
             The reader of this lease.
         """
         while True:
@@ -151,7 +151,7 @@ class Lease:
                 return
 
 
-class Reader:
+class LeaseReader:
     """Reads on request in a thread, so that the caller waits only briefly."""
 
     def __init__(self, look: Callable[[], None]) -> None:

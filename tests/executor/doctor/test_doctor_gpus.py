@@ -9,7 +9,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.doctor import driver, gpus  # noqa: E402
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
-from dovetail.executor.doctor.driver import Places  # noqa: E402
+from dovetail.executor.doctor.driver import DriverFiles  # noqa: E402
 from dovetail.executor.doctor.finding import Severity, Usable  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 
@@ -36,7 +36,7 @@ def kernel(tmp_path):
     for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps"):
         (tmp_path / "dev" / name).touch()
     (tmp_path / "kmsg").write_text("6,1,2,-;booted\n")
-    return Places(tmp_path / "pci", tmp_path / "version", tmp_path / "dev", tmp_path / "kmsg")
+    return DriverFiles(tmp_path / "pci", tmp_path / "version", tmp_path / "dev", tmp_path / "kmsg")
 
 
 def looked(tmp_path, kernel, python=sys.executable):
@@ -151,7 +151,7 @@ def test_what_brings_the_library_depends_on_the_container(
 
 def test_without_a_driver_every_step_says_so(tmp_path, library, kernel):
     library.fails["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-    nothing = Places(*(tmp_path / "none" / str(k) for k in range(4)))
+    nothing = DriverFiles(*(tmp_path / "none" / str(k) for k in range(4)))
     (tmp_path / "none" / "0").mkdir(parents=True)
     _, found = looked(tmp_path, nothing)
     assert found["driver.bus"].text == "no NVIDIA GPU on the PCI bus"

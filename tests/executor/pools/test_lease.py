@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.shim.lease import LAPSED, LeaseRecord, lease_line, read_lease
 from dovetail.executor.system.clock import boot_id, boot_s
 from tests.executor.local_runs import Watched, a_run, cleared, left_over
@@ -44,30 +44,30 @@ class TestFile:
         return tmp_path / "lease"
 
     def test_what_is_written_is_read(self, path):
-        lease, until_s = Lease(path), boot_s() + 10
+        lease, until_s = NodeLease(path), boot_s() + 10
         lease.renew_until(until_s)
         found = read_lease(str(path), boot_id())
         assert found.deadline_s == pytest.approx(until_s, abs=1e-6)
         assert (lease.deadline_s, lease.lapsed) == (until_s, False)
 
     def test_it_is_never_shortened(self, path):
-        lease, now_s = Lease(path), boot_s()
+        lease, now_s = NodeLease(path), boot_s()
         for ahead_s in (10, 5, 20):
             lease.renew_until(now_s + ahead_s)
         assert lease.deadline_s == now_s + 20
         size = path.stat().st_size
-        Lease(path).renew_until(now_s + 15)
+        NodeLease(path).renew_until(now_s + 15)
         assert read_lease(str(path), boot_id()).deadline_s == pytest.approx(now_s + 20, abs=1e-6)
         assert path.stat().st_size == size == 88
 
     def test_a_node_that_comes_back_in_time_goes_on_with_it(self, path):
-        Lease(path).renew_until(boot_s() + 10)
+        NodeLease(path).renew_until(boot_s() + 10)
         since_s = read_lease(str(path), boot_id()).since_s
-        Lease(path).renew_until(boot_s() + 20)
+        NodeLease(path).renew_until(boot_s() + 20)
         assert read_lease(str(path), boot_id()).since_s == since_s
 
     def test_after_a_lapse_it_is_another(self, path):
-        lease = Lease(path)
+        lease = NodeLease(path)
         lease.renew_until(boot_s() + 0.01)
         since_s = read_lease(str(path), boot_id()).since_s
         wait_until(lambda: lease.lapsed)
@@ -76,7 +76,7 @@ class TestFile:
 
     def test_that_of_another_boot_is_none(self, path):
         path.write_bytes(lease_line(LeaseRecord(1.0, boot_s() + 1000), "another"))
-        assert Lease(path).lapsed
+        assert NodeLease(path).lapsed
         assert read_lease(str(path), boot_id()) is None
 
     @pytest.mark.parametrize("cut", [0, 30, 87])
@@ -94,7 +94,7 @@ class TestFile:
         if subprocess.run(mount, check=False).returncode:
             pytest.skip("no file system can be mounted here")
         try:
-            lease = Lease(small / "lease")
+            lease = NodeLease(small / "lease")
             lease.renew_until(boot_s() + 10)
             with contextlib.suppress(OSError), open(small / "filler", "wb", buffering=0) as file:
                 while True:
@@ -116,7 +116,7 @@ def state(tmp_path):
 
 @pytest.fixture
 def lease(tmp_path):
-    return Lease(tmp_path / "lease", kill_s=0.5)
+    return NodeLease(tmp_path / "lease", kill_s=0.5)
 
 
 @pytest.fixture
@@ -218,9 +218,9 @@ class TestLapse:
             "from pathlib import Path\n"
             "from dovetail.executor.system.clock import boot_s\n"
             "from dovetail.executor.jobs.specs import Run\n"
-            "from dovetail.executor.pools.runs.lease import Lease\n"
+            "from dovetail.executor.pools.runs.lease import NodeLease\n"
             "from dovetail.executor.pools.local import LocalPool\n"
-            "lease = Lease(Path(sys.argv[2]), 0.5)\n"
+            "lease = NodeLease(Path(sys.argv[2]), 0.5)\n"
             "lease.renew_until(boot_s() + 5)\n"
             "pool = LocalPool(Path(sys.argv[1]))\n"
             "pool.join('127.0.0.1', lease)\n"

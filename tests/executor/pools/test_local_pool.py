@@ -20,7 +20,7 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import local
 from dovetail.executor.pools.local import LocalPool, why_not_as
 from dovetail.executor.pools.runs import supervisor
-from dovetail.executor.pools.runs.processes import Process
+from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.waiting import wait_until
@@ -120,7 +120,7 @@ def escaped(directory):
     path = directory / "escaped"
     wait_until(lambda: path.exists() and path.read_text().strip())
     pid = int(path.read_text())
-    return Process(pid, stat_of(pid).started)
+    return ProcessId(pid, stat_of(pid).started)
 
 
 class TestOutput:
@@ -462,7 +462,7 @@ class TestNothingIsLeft:
         os.kill(record["shim"], signal.SIGKILL)
         assert pool.wait_for("rank_gone").reason == "its launcher was killed"
         assert not other.alive
-        assert not Process(rank.pid, rank.pid_started).alive
+        assert not ProcessId(rank.pid, rank.pid_started).alive
         assert left_over(state) == []
 
     def test_nor_does_an_unobserved_end(self, make, state, tmp_path):

@@ -18,7 +18,7 @@ import pytest
 
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.runs.files import RunFiles
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import holders
 from dovetail.executor.pools.runs.start_barrier import StartBarrier
@@ -70,7 +70,7 @@ def node(tmp_path):
             else:
                 ends.enter_context(cleared(state))
             pools[name] = Watched(LocalPool(state))
-            lease = Lease(tmp_path / f"{name}.lease", kill_s=0.5)
+            lease = NodeLease(tmp_path / f"{name}.lease", kill_s=0.5)
             lease.renew_until(boot_s() + for_s)
             pools[name].lease = lease
             pools[name].pool.join("127.0.0.1", lease)
@@ -318,7 +318,7 @@ class TestAtTheGate:
         with cleared(tmp_path / "state"):
             files = RunFiles(tmp_path / "state", "j1.1")
             files.make(whole(a_run("true")))
-            self.lease = Lease(tmp_path / "lease")
+            self.lease = NodeLease(tmp_path / "lease")
             lease = {"path": str(self.lease.path), "kill_s": 1.0}
             write_shim_spec(files.rank(0), "echo started", lease=lease)
             with fork_server(tmp_path / "state") as self.server:
@@ -376,10 +376,10 @@ import sys
 from pathlib import Path
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.runs.lease import Lease
+from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.local import LocalPool
 run = Run.model_validate_json(sys.argv[3])
-lease = Lease(Path(sys.argv[2]))
+lease = NodeLease(Path(sys.argv[2]))
 lease.renew_until(boot_s() + 600)
 pool = LocalPool(Path(sys.argv[1]))
 pool.join("127.0.0.1", lease)

@@ -135,7 +135,7 @@ def test_of_many_claims_one_is_made_and_it_is_whole(tmp_path):
 
 
 def test_what_cannot_be_looked_at_has_not_ended():
-    me = processes.Process(os.getpid(), kernel.stat_of(os.getpid()).started)
+    me = processes.ProcessId(os.getpid(), kernel.stat_of(os.getpid()).started)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     failed = []
