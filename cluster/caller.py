@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from dovetail.cluster.messages import FencedError, Kind, Method, NoAnswerError
+from dovetail.cluster.messages import AgentCallError, FencedError, Kind, Method
 
 Call = tuple[int, str, Method, str]
 """The number of a call, its node, and the arguments of ``Agent.call``."""
@@ -18,7 +18,7 @@ Call = tuple[int, str, Method, str]
 def no_answer(why: str) -> Future[str]:
     """Return the future of a call that has failed."""
     failed: Future[str] = Future()
-    failed.set_exception(NoAnswerError(why))
+    failed.set_exception(AgentCallError(why))
     return failed
 
 
@@ -56,7 +56,7 @@ class Caller:
         if kind == "answer":
             answer.set_result(text)
         else:
-            answer.set_exception((FencedError if kind == "fenced" else NoAnswerError)(text))
+            answer.set_exception((FencedError if kind == "fenced" else AgentCallError)(text))
 
     def end(self, why: str) -> None:
         """Fail every open call, once the other end of the pipe is closed."""
@@ -65,7 +65,7 @@ class Caller:
         self._sender.join()
         while self._answers:
             with suppress(KeyError):
-                self._answers.popitem()[1].set_exception(NoAnswerError(why))
+                self._answers.popitem()[1].set_exception(AgentCallError(why))
 
     def _send(self, pipe: Connection) -> None:
         with suppress(OSError):  # the reader of the answers notices the end

@@ -21,7 +21,7 @@ GANG_S: Final = 45.0
 """Seconds within which all parts of a gang must reach the start barrier."""
 
 
-class _Gang(NamedTuple):
+class _PreparingGang(NamedTuple):
     parts: Mapping[str, Part]
     first: str
     due_s: float
@@ -40,12 +40,12 @@ class Gangs:
 
     def __init__(self, remotes: Mapping[str, Remote], want: Callable[..., None]) -> None:
         self._remotes, self._want = remotes, want
-        self._gangs: dict[str, _Gang] = {}
+        self._gangs: dict[str, _PreparingGang] = {}
 
     def begin(self, run: str, parts: Mapping[str, Part]) -> None:
         """Prepare a gang, whose parts are given by node."""
         first = next(node for node, part in parts.items() if 0 in part.ranks)
-        self._gangs[run] = _Gang(parts, first, boot_s() + GANG_S)
+        self._gangs[run] = _PreparingGang(parts, first, boot_s() + GANG_S)
         self._want(first, parts[first], phase="prepare")
 
     def is_open(self, run: str) -> bool:
@@ -68,7 +68,7 @@ class Gangs:
             else:
                 self._advance(run, gang)
 
-    def _why_not(self, run: str, gang: _Gang) -> str:
+    def _why_not(self, run: str, gang: _PreparingGang) -> str:
         silent = [node for node in gang.parts if self._remotes[node].silent]
         if silent:
             return f"{silent[0]} does not answer"
@@ -77,7 +77,7 @@ class Gangs:
             return f"it was not prepared within {GANG_S:g} s on {waited}"
         return ""
 
-    def _advance(self, run: str, gang: _Gang) -> None:
+    def _advance(self, run: str, gang: _PreparingGang) -> None:
         prepared = self._prepared(run, gang)
         if gang.first in prepared:
             rendezvous = self._remotes[gang.first].state.prepared[run]
@@ -90,6 +90,6 @@ class Gangs:
             for node, part in gang.parts.items():
                 self._want(node, part, phase="commit")
 
-    def _prepared(self, run: str, gang: _Gang) -> set[str]:
+    def _prepared(self, run: str, gang: _PreparingGang) -> set[str]:
         """Return the nodes that reported their part at the start barrier."""
         return {node for node in gang.parts if run in self._remotes[node].state.prepared}

@@ -45,11 +45,11 @@ Kind = Literal["answer", "fenced", "error"]
 """The kind of result from an agent: an answer, or a line with the reason for a failure."""
 
 
-class NoAnswerError(DovetailError):
+class AgentCallError(DovetailError):
     """An agent has not answered, or has refused a call."""
 
 
-class FencedError(NoAnswerError):
+class FencedError(AgentCallError):
     """An agent obeys another controller."""
 
 

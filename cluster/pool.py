@@ -25,8 +25,8 @@ from dovetail.cluster.logs import CopiedLogs, LogPiece, LogPlace
 from dovetail.cluster.messages import (
     ANSWER_S,
     AgentAnswer,
+    AgentCallError,
     FencedError,
-    NoAnswerError,
     read_message,
 )
 from dovetail.cluster.rank_log import RankLog
@@ -521,7 +521,7 @@ class NodesPool:
         self,
         remote: Remote,
         call: Call,
-        answer: AgentAnswer | NoAnswerError,
+        answer: AgentAnswer | AgentCallError,
         received_s: float,
         taken_back: str = "",
     ) -> None:
@@ -529,10 +529,10 @@ class NodesPool:
             return
         remote.call = None
         try:
-            if isinstance(answer, NoAnswerError):
+            if isinstance(answer, AgentCallError):
                 self._missed(remote, answer)
             elif remote.is_other(answer) and not self._displaced(remote):
-                self._missed(remote, NoAnswerError(_OTHER), at_once=True)
+                self._missed(remote, AgentCallError(_OTHER), at_once=True)
             else:
                 was_silent, known = bool(remote.silent), remote.facts is not None
                 remote.take_in(answer, call.sent_s, received_s)
@@ -541,7 +541,7 @@ class NodesPool:
                 self._answered(remote, taken_back)
         except Exception as error:  # otherwise the node would never be called again
             _log.exception("the answer of %s cannot be handled", remote.id)
-            self._missed(remote, NoAnswerError(f"its answer cannot be handled: {error}"))
+            self._missed(remote, AgentCallError(f"its answer cannot be handled: {error}"))
         self._unsent.add(remote.id)
         self._send()
         self._changed.notify_all()
@@ -567,7 +567,7 @@ class NodesPool:
             self._check_devices(remote)
         self._advance_gangs()
 
-    def _missed(self, remote: Remote, why: NoAnswerError, at_once: bool = False) -> None:
+    def _missed(self, remote: Remote, why: AgentCallError, at_once: bool = False) -> None:
         """Handle a failed call: the node becomes silent, immediately or after a while."""
         remote.give_up_call()
         fenced = isinstance(why, FencedError)
@@ -603,7 +603,7 @@ class NodesPool:
             for remote in self._remotes.values():
                 if remote.overdue():
                     why = f"it has not answered within {ANSWER_S:g} s"
-                    self._missed(remote, NoAnswerError(why))
+                    self._missed(remote, AgentCallError(why))
             self._unsent.update(self._remotes)
             self._send()
             self._changed.notify_all()
@@ -685,10 +685,10 @@ class NodesPool:
             self._set_health(device, Cause.NODE, sick.get(device, ""))
 
 
-def _read(answer: Future[str]) -> AgentAnswer | NoAnswerError:
+def _read(answer: Future[str]) -> AgentAnswer | AgentCallError:
     try:
         return read_message(AgentAnswer, answer.result())
-    except NoAnswerError as error:
+    except AgentCallError as error:
         return error
     except InputError as error:
-        return NoAnswerError(f"its answer is invalid: {error}")
+        return AgentCallError(f"its answer is invalid: {error}")

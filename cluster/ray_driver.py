@@ -94,7 +94,7 @@ def _is_selected(entry: Mapping[str, Any], plan: RayPlan) -> bool:
 
 
 @dataclass
-class _Agent:
+class _AgentActor:
     """The actor of a node, the number of its open calls, and its last notes for the user."""
 
     actor: Any = None
@@ -120,7 +120,7 @@ class RayDriver:
     ray: Any
     pipe: Connection
     _nodes: Mapping[str, RayNode] = field(default_factory=dict)
-    _agents: dict[str, _Agent] = field(default_factory=dict)
+    _agents: dict[str, _AgentActor] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Report the nodes of the cluster and forward calls until the pipe is closed.
@@ -160,7 +160,7 @@ class RayDriver:
         names = Counter(node.name for node in nodes)
         notes = [f"{name}: {_TWINS}" for name, count in names.items() if count > 1]
         for node in nodes:
-            agent = self._agents.get(node.ray_id, _Agent())
+            agent = self._agents.get(node.ray_id, _AgentActor())
             notes += [f"{node.name}: {note}" for note in agent.notes]
         return ClusterReport({node.name: node.info for node in nodes}, tuple(notes))
 
@@ -174,7 +174,7 @@ class RayDriver:
         self.pipe.send((number, *answer))
 
     async def _answer(self, node: RayNode, method: Method, text: str) -> tuple[Kind, str]:
-        agent = self._agents.setdefault(node.ray_id, _Agent())
+        agent = self._agents.setdefault(node.ray_id, _AgentActor())
         if agent.calls >= MOST_CALLS:
             return "error", f"its agent has not answered {MOST_CALLS} calls"
         agent.calls += 1

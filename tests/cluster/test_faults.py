@@ -18,7 +18,7 @@ import pytest
 
 from dovetail.cluster.lease import LEAST_S
 from dovetail.cluster.logs import LogPiece, LogPlace
-from dovetail.cluster.messages import AgentAnswer, AgentRequest, NoAnswerError, Want
+from dovetail.cluster.messages import AgentAnswer, AgentCallError, AgentRequest, Want
 from dovetail.cluster.pool import NodesPool
 from dovetail.executor.pools.runs.parts import whole
 from dovetail.executor.system.clock import boot_s
@@ -460,7 +460,7 @@ class TestCalls:
         """Return an agent's answer, or the error."""
         try:
             return json.loads(self._finder.call(agent.node, "exchange", body).result(LIMIT_S))
-        except NoAnswerError as error:
+        except AgentCallError as error:
             return f"{type(error).__name__}: {error}"
 
     def asked(self, **changes):
@@ -469,18 +469,18 @@ class TestCalls:
 
     def test_an_invalid_call_is_refused_in_one_line(self, agents):
         agent = agents[0]
-        assert self.ask(agent, "{").startswith("NoAnswerError: invalid JSON: ")
+        assert self.ask(agent, "{").startswith("AgentCallError: invalid JSON: ")
         assert (
             self.ask(agent, "[]")
-            == "NoAnswerError: must be a mapping of field names to values, got an empty list"
+            == "AgentCallError: must be a mapping of field names to values, got an empty list"
         )
         version = self.asked().replace('"protocol":4', '"protocol":3')
-        assert self.ask(agent, version) == "NoAnswerError: protocol: must be 4, got 3"
+        assert self.ask(agent, version) == "AgentCallError: protocol: must be 4, got 3"
         assert "epoch" in self.ask(agent, '{"protocol":4,"home":"h","epoch":0,"lease_s":1}')
         assert "incarnation" in self.ask(agent, self.asked())
         for place in ({"run": "j1.1"}, {"run": "j1.1", "rank": -1, "part": "", "offset": 0}):
             asked = self._finder.call("n1", "log", json.dumps(place))
-            assert isinstance(asked.exception(LIMIT_S), NoAnswerError)
+            assert isinstance(asked.exception(LIMIT_S), AgentCallError)
 
     def test_the_log_call_reads_no_other_files(self, agents):
         assert "incarnation" in self.ask(agents[0], self.asked())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.cluster.messages import NoAnswerError
+from dovetail.cluster.messages import AgentCallError
 from dovetail.cluster.options import KILLS, RayPlan, ray_plan
 from dovetail.cluster.ray_agent import agents_directory, warnings
 from dovetail.cluster.ray_driver import selected_nodes
@@ -80,7 +80,7 @@ def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
 
 def test_calls_fail_at_once_while_there_is_no_driver(tmp_path):
     answer = RayFinder(tmp_path, RayPlan(address="10.0.0.1:6379")).call("n1", "exchange", "{}")
-    with pytest.raises(NoAnswerError, match=r"^Ray at 10\.0\.0\.1:6379: its driver is being "):
+    with pytest.raises(AgentCallError, match=r"^Ray at 10\.0\.0\.1:6379: its driver is being "):
         answer.result(0)
 
 
