@@ -123,7 +123,7 @@ Order = KernelLaunch | Preempt
 
 
 @dataclass
-class _Measured:
+class _BlockTime:
     """Measured runs of one form: their number, and mean seconds per block of the grid."""
 
     runs: int = 0
@@ -149,12 +149,12 @@ class FormChoice:
 
     def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
         self._sms, self._bound_s, self._samples = sms, bound_s, samples
-        self._measured: dict[Size, dict[LaunchForm, _Measured]] = {}
+        self._measured: dict[Size, dict[LaunchForm, _BlockTime]] = {}
         self._chosen: dict[Size, LaunchForm] = {}
 
     def add(self, size: Size, form: LaunchForm, block_s: float) -> None:
         """Record a run: its seconds per block of the grid."""
-        self._measured.setdefault(size, {}).setdefault(form, _Measured()).add(block_s)
+        self._measured.setdefault(size, {}).setdefault(form, _BlockTime()).add(block_s)
 
     def chosen(self, size: Size) -> LaunchForm | None:
         """Return the form chosen for a kernel, or None while it is being measured."""
@@ -195,7 +195,7 @@ class FormChoice:
         yield WHOLE
 
     def _may_try(
-        self, size: Size, form: LaunchForm, measured: Mapping[LaunchForm, _Measured]
+        self, size: Size, form: LaunchForm, measured: Mapping[LaunchForm, _BlockTime]
     ) -> bool:
         """Return whether a form is expected to keep the bound, by the forms measured so far."""
         if not measured or form in measured:
@@ -205,12 +205,12 @@ class FormChoice:
         expected_s = 0.0 if form.kind == "workers" else _turnaround_s(size, form, block_s)
         return expected_s <= self._limit_s(size, measured)
 
-    def _limit_s(self, size: Size, measured: Mapping[LaunchForm, _Measured]) -> float:
+    def _limit_s(self, size: Size, measured: Mapping[LaunchForm, _BlockTime]) -> float:
         """Return the longest accepted turnaround: the bound, or a little above the shortest."""
         least_s = min(_turnaround_s(size, form, one.block_s) for form, one in measured.items())
         return max(self._bound_s, _ABOUT * least_s)
 
-    def _best(self, size: Size, measured: Mapping[LaunchForm, _Measured]) -> LaunchForm:
+    def _best(self, size: Size, measured: Mapping[LaunchForm, _BlockTime]) -> LaunchForm:
         limit_s = self._limit_s(size, measured)
         keeping = [
             form

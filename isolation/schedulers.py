@@ -41,21 +41,21 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _Launches = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
-class _Client(Record):
+class _JoinedProcess(Record):
     """A process that has joined a scheduler."""
 
     pid: Annotated[StrictInt, Field(ge=1, le=_MOST_PID)]
     priority: Literal["latency", "best-effort"]
 
 
-class _Answer(Record):
-    """The answer of a scheduler (``server.Server.status``), validated.
+class _StatusAnswer(Record):
+    """The answer of a scheduler (``server.SchedulerServer.status``), validated.
 
     The scheduler is a process of the user, who may have replaced it, and other users read its
     texts.
     """
 
-    clients: tuple[_Client, ...] = ()
+    clients: tuple[_JoinedProcess, ...] = ()
     launches: FrozenMapping[str, _Launches] = Field({})
     escapes: FrozenMapping[str, str] = Field({})
 
@@ -176,7 +176,7 @@ class Schedulers:
     def status(self, uuid: str, uid: int) -> SchedulerStatus | None:
         """Return the status of a GPU's scheduler for a user, or None if none answers."""
         try:
-            answer = _Answer.model_validate(server.status(self._socket(uuid, uid)))
+            answer = _StatusAnswer.model_validate(server.status(self._socket(uuid, uid)))
         except (OSError, ValueError):
             return None
         pids = frozenset(client.pid for client in answer.clients)

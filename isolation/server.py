@@ -96,7 +96,7 @@ _LONGEST_TEXT: Final = 200
 
 
 @dataclass
-class _Prepared:
+class _PreparedModule:
     """A module with the forms of its kernels, in the order of their numbers.
 
     ``escapes`` has the reasons why kernels, or the whole module, lack forms.
@@ -117,7 +117,7 @@ class _ClientProcess:
     critical: bool
     area: int
     sms: int = 0
-    modules: list[_Prepared] = field(default_factory=list)
+    modules: list[_PreparedModule] = field(default_factory=list)
 
 
 class Page:
@@ -175,7 +175,7 @@ class Page:
         self._words[_CRITICAL + area // 32] = word | (bit if critical else 0)
 
 
-class Server:
+class SchedulerServer:
     """The scheduler of one GPU.
 
     Parameters
@@ -210,7 +210,7 @@ class Server:
         self._ended: Counter[str] = Counter()
         self._choices: dict[int, FormChoice] = {}
         self._kept = kept
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: dict[str, _PreparedModule] = {}
         self._lock, self._preparing = threading.Lock(), threading.Lock()
         self._closed = threading.Event()
         self._needed_s = time.monotonic()
@@ -371,7 +371,7 @@ class Server:
 
     # Modules.
 
-    def _prepare(self, image: bytes, architecture: int) -> _Prepared:
+    def _prepare(self, image: bytes, architecture: int) -> _PreparedModule:
         """Prepare a module; the result has no kernels if it cannot be prepared."""
         key = hashlib.sha256(image).hexdigest()[:16]
         try:
@@ -382,9 +382,9 @@ class Server:
             target = f"sm_{architecture}" if plain else module.target
             made, kernels = prepare(text, target, self._ptxas)
         except (ImageError, PtxError, AssemblerError) as error:
-            return _Prepared(key, "", escapes={f"module {key}": str(error)})
+            return _PreparedModule(key, "", escapes={f"module {key}": str(error)})
         usable = tuple(_usable(module, function, kernels) for function in module.kernels)
-        return _Prepared(
+        return _PreparedModule(
             key=key,
             text=made if any(kernel.forms for kernel in usable) else "",
             kernels=usable,
@@ -484,7 +484,7 @@ def main() -> None:
     ptxas = find_ptxas()
     if given.kept and ptxas:
         assembler(given.kept, ptxas)
-    server = Server(given.socket, ptxas=ptxas, kept=given.kept, idle_s=given.idle_s)
+    server = SchedulerServer(given.socket, ptxas=ptxas, kept=given.kept, idle_s=given.idle_s)
     if given.daemon:
         _detach(given.socket.with_name("log"))
     server.run()

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from unseen import DATA, PARTS
 
-from dovetail.measuring.suggesting.knowledge_gradient import Sharing, knowledge_gradient
+from dovetail.measuring.suggesting.knowledge_gradient import SharingGains, knowledge_gradient
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
 from dovetail.predictors.fitted.posterior import JobsWithCoRunners, Moments, Posterior
 from dovetail.predictors.fitted.rows import DirectedRows, training_rows
@@ -53,13 +53,13 @@ class World(NamedTuple):
         Both directions: row k and row ``half + k`` are of one measurement.
     slowdown : (rows,) float
         The truth.
-    sharing : Sharing
+    sharing : SharingGains
         One job of each workload.
     """
 
     pairs: JobsWithCoRunners
     slowdown: Floats
-    sharing: Sharing
+    sharing: SharingGains
 
     @property
     def half(self) -> int:
@@ -83,7 +83,7 @@ def world_of(rows: DirectedRows) -> World:
     count = len(kept)
     jobs, place = np.unique(rows.workload[rows.own[both]], return_inverse=True)
     number = len(jobs)
-    sharing = Sharing(
+    sharing = SharingGains(
         first=place[:count],
         second=place[count:],
         mine=np.arange(count),

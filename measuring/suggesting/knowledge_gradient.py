@@ -59,7 +59,7 @@ _FAR: Final = 40.0
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharingGains:
     """Which jobs may share a GPU, and the gains of jobs alone and together.
 
     Attributes
@@ -108,7 +108,7 @@ class Sharing:
 
 
 def knowledge_gradient(
-    sharing: Sharing,
+    sharing: SharingGains,
     mean: Floats,
     covariance: Floats,
     noise: float,
@@ -120,7 +120,7 @@ def knowledge_gradient(
 
     Parameters
     ----------
-    sharing : Sharing
+    sharing : SharingGains
         The jobs; its pairs refer to the beliefs by number.
     mean : (m,) float
         Means of the logarithms of slowdowns.
@@ -229,7 +229,7 @@ class BestPlan:
 
     Attributes
     ----------
-    sharing : Sharing
+    sharing : SharingGains
         The jobs.
     price : (n,) float
         Price of each job, including its part of the GPUs.
@@ -243,7 +243,7 @@ class BestPlan:
         Value of the plan.
     """
 
-    sharing: Sharing
+    sharing: SharingGains
     price: Floats
     cost: Floats
     blossoms: Sequence[tuple[Ints, float]]
@@ -251,7 +251,7 @@ class BestPlan:
     value: float
 
     @classmethod
-    def of(cls, jobs: Sharing, worth: Floats) -> BestPlan:
+    def of(cls, jobs: SharingGains, worth: Floats) -> BestPlan:
         """Return the best plan for pairs of this worth, ``-inf`` if they may not share."""
         found = match_pairs(jobs.table(worth, np.nan), jobs.alone, jobs.gpus, jobs.size)
         price, cost = np.zeros(len(jobs.scale)), np.zeros(len(jobs.scale))

@@ -26,7 +26,7 @@ from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.slowdown_table import Caps
 from dovetail.measuring.suggesting.knowledge_gradient import (
     BestPlan,
-    Sharing,
+    SharingGains,
     effects,
     knowledge_gradient,
 )
@@ -162,7 +162,7 @@ def suggestions(
     count : int
         Number of pairs; fewer are returned if no more would change the plan.
     """
-    choice = _Choice.of(data, gpu_model, like, pool)
+    choice = _OpenPairs.of(data, gpu_model, like, pool)
     found: list[Suggestion] = []
     while len(found) < count and (best := choice.best()) is not None:
         found.append(choice.suggestion(*best))
@@ -171,12 +171,12 @@ def suggestions(
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _OpenPairs:
     """The pairs that may share, the beliefs about them, and the pairs that could be measured.
 
     Attributes
     ----------
-    sharing : Sharing
+    sharing : SharingGains
         The jobs and pairs.
     moments : Moments
         The beliefs.
@@ -188,7 +188,7 @@ class _Choice:
         The beliefs about each pair that was not measured.
     """
 
-    sharing: Sharing
+    sharing: SharingGains
     moments: Moments
     workloads: tuple[str, ...]
     states: Ints
@@ -241,7 +241,7 @@ class _Choice:
             worth,
         )
 
-    def without(self, which: int) -> _Choice:
+    def without(self, which: int) -> _OpenPairs:
         """Return the choice as if a pair had been measured."""
         effect = effects(self.moments.covariance, 0.0, self.open[which])
         covariance = self.moments.covariance - effect @ effect.T
@@ -279,7 +279,7 @@ def _results(data: DataSet, gpu_model: str) -> _Results:
 
 def _sharing(
     pool: SuggestionRound, names: Sequence[str], results: _Results
-) -> tuple[Sharing, Ints]:
+) -> tuple[SharingGains, Ints]:
     """Return which jobs may share at which splits, and the states of each belief, (m, 4)."""
     number = {name: k for k, name in enumerate(names)}
     splits = sorted({(x, y) for _, x, _, y in results})
@@ -297,7 +297,7 @@ def _sharing(
     first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     mine, theirs = place.reshape(-1, 2).T
     jobs = pool.jobs
-    sharing = Sharing(
+    sharing = SharingGains(
         first=first,
         second=second,
         mine=mine,
@@ -334,7 +334,7 @@ def _asked(
     return JobsWithCoRunners(features.states(workloads, distinct[:, 0], distinct[:, 1]), own, other)
 
 
-def _nearest(sharing: Sharing, mean: Floats, variance: Floats) -> tuple[Sharing, Ints]:
+def _nearest(sharing: SharingGains, mean: Floats, variance: Floats) -> tuple[SharingGains, Ints]:
     """Return the pairs with the fewest standard errors outside the plan, and their beliefs."""
     worth = sharing.worth(mean, variance)
     upper = np.exp(mean + _QUANTILE * np.sqrt(variance))

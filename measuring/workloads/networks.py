@@ -12,7 +12,7 @@ from .building import half_precision, parameters_of, training
 from .loading import Step, built_in
 
 
-class _Residual(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         stride = 1 if inputs == outputs else 2
@@ -48,7 +48,7 @@ def convnet(device: str, batch: int, full: bool) -> Step:
             nn.BatchNorm2d(widths[0]),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2, 1),
-            *(block for a, b in ends for block in (_Residual(a, b), _Residual(b, b))),
+            *(block for a, b in ends for block in (_ResidualBlock(a, b), _ResidualBlock(b, b))),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(widths[-1], 1000),

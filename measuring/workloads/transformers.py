@@ -13,7 +13,7 @@ from .building import half, half_precision, parameters_of, training
 from .loading import Step, built_in
 
 
-class _Block(nn.Module):
+class _TransformerLayer(nn.Module):
     """A layer with normalisation before attention and before the two products."""
 
     def __init__(self, width: int, causal: bool) -> None:
@@ -38,7 +38,7 @@ class _Block(nn.Module):
         return x + self.products(x)
 
 
-class _Tokens(nn.Module):
+class _TokenEmbedding(nn.Module):
     """Embeddings of tokens and positions."""
 
     def __init__(self, vocabulary: int, length: int, width: int) -> None:
@@ -62,8 +62,8 @@ def transformer(device: str, batch: int, full: bool) -> Step:
     length, width, layers = (256, 768, 6) if full else (32, 128, 2)
     vocabulary, classes = 8192, 100
     with torch.device(device):
-        blocks = [_Block(width, causal=False) for _ in range(layers)]
-        model = nn.Sequential(_Tokens(vocabulary, length, width), *blocks)
+        blocks = [_TransformerLayer(width, causal=False) for _ in range(layers)]
+        model = nn.Sequential(_TokenEmbedding(vocabulary, length, width), *blocks)
         head = nn.Linear(width, classes)
         texts = torch.randint(vocabulary, (batch, length))
         labels = torch.randint(classes, (batch,))
@@ -86,8 +86,8 @@ def gpt(device: str, batch: int, full: bool) -> Step:
     """
     vocabulary, length, width, layers = (32_768, 1024, 768, 6) if full else (512, 64, 128, 2)
     with torch.device(device):
-        blocks = [_Block(width, causal=True) for _ in range(layers)]
-        tokens = _Tokens(vocabulary, length, width)
+        blocks = [_TransformerLayer(width, causal=True) for _ in range(layers)]
+        tokens = _TokenEmbedding(vocabulary, length, width)
         model = nn.Sequential(tokens, *blocks, nn.LayerNorm(width))
         texts = torch.randint(vocabulary, (batch, length + 1))
     nn.init.normal_(tokens.tokens.weight, std=0.02)  # tied to the output layer
@@ -123,8 +123,8 @@ def burst(device: str, batch: int, full: bool) -> Step:
     length, width, layers = (128, 1024, 24) if full else (48, 192, 4)
     vocabulary, classes, kind = 30_000, 1000, half(device)
     with torch.device(device):
-        blocks = [_Block(width, causal=False).to(kind) for _ in range(layers)]
-        model = nn.Sequential(_Tokens(vocabulary, length, width).to(kind), *blocks)
+        blocks = [_TransformerLayer(width, causal=False).to(kind) for _ in range(layers)]
+        model = nn.Sequential(_TokenEmbedding(vocabulary, length, width).to(kind), *blocks)
         head = nn.Linear(width, classes).to(kind)
     tokens = torch.randint(vocabulary, (batch, length))
 

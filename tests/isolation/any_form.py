@@ -7,10 +7,10 @@ import struct
 from pathlib import Path
 
 from dovetail.isolation.kernels import LaunchShape
-from dovetail.isolation.server import Server
+from dovetail.isolation.server import SchedulerServer
 
 
-class AnyForm(Server):
+class AnyForm(SchedulerServer):
     def __init__(
         self,
         path: Path,

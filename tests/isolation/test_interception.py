@@ -32,7 +32,7 @@ from dovetail.isolation.interception import (
     environment,
     library,
 )
-from dovetail.isolation.server import COUNTS, Page, Server, status
+from dovetail.isolation.server import COUNTS, Page, SchedulerServer, status
 from tests.executor.waiting import LIMIT_S, wait_until
 from tests.isolation import made_up_gpu
 from tests.isolation.any_form import AnyForm
@@ -144,7 +144,7 @@ class TestOneClient:
         assert _forms(done) == {"whole", "slices", "workers"}
 
     def test_forms_are_chosen_by_measuring(self, serve, client, place):
-        server = serve(Server, samples=1)
+        server = serve(SchedulerServer, samples=1)
         done, _ = _done(client(Work((_task("update_in_place"),), 12)))
         assert done["wrong"] == []
         assert {"slices", "workers"} <= _forms(done)
@@ -340,7 +340,7 @@ class TestHostileClients:
     def test_the_status_is_short(self, serve, place):
         server = serve()
         names = {f"k{number}\n\x1b[2J" + "x" * 5000: "why\u202e" * 1000 for number in range(1000)}
-        made = server_module._Prepared("key", "", escapes=names)
+        made = server_module._PreparedModule("key", "", escapes=names)
         server._joined[0] = server_module._ClientProcess(1, False, 0, modules=[made])
         found = status(place / "socket")["escapes"]
         assert 0 < len(found) <= 64
@@ -353,7 +353,7 @@ class TestModules:
     """The forms that the scheduler prepares of modules."""
 
     def _prepared(self, place, image):
-        server = Server(place / "socket")
+        server = SchedulerServer(place / "socket")
         server.close()
         return server._prepare(image, 80)
 

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dovetail.measuring.suggesting.knowledge_gradient import Sharing, effects, knowledge_gradient
+from dovetail.measuring.suggesting.knowledge_gradient import (
+    SharingGains,
+    effects,
+    knowledge_gradient,
+)
 from dovetail.solver import match_pairs
 
 
@@ -14,7 +18,7 @@ def sharing(jobs, gpus, gsla=np.inf):
     """Return jobs of which every two may share; belief k and belief pairs + k are of pair k."""
     first, second = np.array(list(combinations(range(jobs), 2))).T
     count = len(first)
-    return Sharing(
+    return SharingGains(
         first=first,
         second=second,
         mine=np.arange(count),
