@@ -28,10 +28,16 @@ from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet
 from dovetail.papers.importers.lucid import lucid_data
-from dovetail.papers.studies.comparison import Block, complete_block, greedy, matching, worth
+from dovetail.papers.studies.comparison import (
+    MeasuredBlock,
+    complete_block,
+    greedy,
+    matching,
+    worth,
+)
 from dovetail.predictors.fitted.folds import held_out, random_folds
 from dovetail.predictors.fitted.rows import measured_pairs
-from dovetail.predictors.fitted.training import Prepared, prepared
+from dovetail.predictors.fitted.training import PreparedModel, prepared
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"
 NOISES = (0.02, 0.025, 0.033, 0.045)
@@ -69,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report_simulated(means, {"differences": partial(resampled, twins), **noises}, given)
 
 
-def report_measured(block: Block, means: FloatArray, twins: FloatArray) -> None:
+def report_measured(block: MeasuredBlock, means: FloatArray, twins: FloatArray) -> None:
     """Print how noisy speeds are, at least and at most, and what matchings are worth."""
     measured, apart = 1 / block.slowdown, ~np.eye(len(block.names), dtype=np.bool_)
     best = worth(block.value, matching(block.value))
@@ -109,7 +115,7 @@ def differences(data: DataSet) -> FloatArray:
     return np.concatenate([apart, -apart])
 
 
-def predicted_speed(model: Prepared, block: Block) -> FloatArray:
+def predicted_speed(model: PreparedModel, block: MeasuredBlock) -> FloatArray:
     """Return held-out predictions of the speed of each workload with each, shape (n, n)."""
     rows = model.rows
     held = held_out(model.spec, rows, random_folds(rows))

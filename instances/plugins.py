@@ -39,7 +39,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "predictor": "a dovetail.predictors.estimators.registry.ModelSpec",
         "form": "a class with the methods of dovetail.predictors.forms.form.Form",
         "power": "a function of a data set, a GPU model and a seed that returns a "
-        "dovetail.predictors.fitted.fits.Member for the power of pairs",
+        "dovetail.predictors.fitted.fits.FittedForm for the power of pairs",
         "trace": "a dovetail.instances.traces.kinds.TraceKind",
         "pool": "a function that makes a dovetail.executor.pools.pool.NodePool",
         "isolation": "a function that makes a dovetail.executor.pools.isolation.Isolation",

@@ -28,7 +28,7 @@ def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterato
     names = list(used(instance))
     largest = min(instance.cluster.max_jobs_per_gpu, LARGEST)
     for gpu_model in gpu_models:
-        pairs = _PairValues.of(instance, names, gpu_model)
+        pairs = _UncappedPairs.of(instance, names, gpu_model)
         settled = settled_keys(instance, gpu_model)
         for size in range(3, largest + 1):
             yield from pairs.entries(size, jobs, settled)
@@ -98,7 +98,7 @@ def rounded_up(values: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class _PairValues:
+class _UncappedPairs:
     """The entries of uncapped pairs on a GPU model as matrices over workloads.
 
     ``upper`` is the slowdown if an entry has no upper bound, ``tail`` is ``upper`` if it has no
@@ -120,7 +120,7 @@ class _PairValues:
         return np.asarray(~np.isnan(self.slowdown))
 
     @classmethod
-    def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _PairValues:
+    def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _UncappedPairs:
         """Read the entries that hold on the GPU model."""
         shape = (len(names), len(names))
         slowdown, upper, tail = (np.full(shape, np.nan) for _ in range(3))

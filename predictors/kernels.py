@@ -140,7 +140,7 @@ ROOFLINE_ERROR: Final = 0.18
 and of a roofline in place of the curve, in addition. From workloads left out, on the H200."""
 
 
-class Demand(NamedTuple):
+class GpuDemand(NamedTuple):
     """What jobs ask of the GPU alone and without a cap, arrays of one shape.
 
     Attributes
@@ -170,16 +170,16 @@ class Demand(NamedTuple):
     rate: FloatArray
     kernel_s: FloatArray
 
-    def at(self, which: IntArray) -> Demand:
+    def at(self, which: IntArray) -> GpuDemand:
         """Return the demand of these jobs, in the shape of the indices."""
-        return Demand(*(part[which] for part in self))
+        return GpuDemand(*(part[which] for part in self))
 
 
 class Range(NamedTuple):
     """The demand of jobs as expected, and the worst that is likely; equal if all is known."""
 
-    likely: Demand
-    worst: Demand
+    likely: GpuDemand
+    worst: GpuDemand
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def ranges(profile: FloatArray) -> Range:
     return Range(_demand(of, likely, worst=False), _demand(of, worst, worst=True))
 
 
-def _demand(of: Mapping[str, FloatArray], busy: FloatArray, worst: bool) -> Demand:
+def _demand(of: Mapping[str, FloatArray], busy: FloatArray, worst: bool) -> GpuDemand:
     """Return the demand, with the likely or the worst value of what is unknown."""
     active = np.minimum(_first(of["sm_active"], busy * (1.0 if worst else 0.7)), 1.0)
     fill = _first(of["kernel_full"], np.minimum(1.0, active / np.maximum(busy, 1e-9)))
@@ -319,17 +319,17 @@ def _demand(of: Mapping[str, FloatArray], busy: FloatArray, worst: bool) -> Dema
     mean_of_rate = _first(mean, usual * (SHORT_KERNEL_S / USUAL_KERNEL_S) if worst else usual)
     rate = _first(of["kernels_s"], busy / np.maximum(mean_of_rate, 1e-9))
     kernel_s = _first(mean, usual * (LONG_KERNEL_S / USUAL_KERNEL_S) if worst else usual)
-    return Demand(busy, active, fill, warps, dram, tensor, rate, kernel_s)
+    return GpuDemand(busy, active, fill, warps, dram, tensor, rate, kernel_s)
 
 
-def slowdowns(law: Law, jobs: Demand, caps: IntArray, curve: FloatArray) -> FloatArray:
+def slowdowns(law: Law, jobs: GpuDemand, caps: IntArray, curve: FloatArray) -> FloatArray:
     """Return the slowdown of every job of every row.
 
     Parameters
     ----------
     law : Law
         The numbers of the law.
-    jobs : Demand
+    jobs : GpuDemand
         Arrays of shape (rows, k): k jobs share a GPU.
     caps : ndarray of int, shape (rows, k)
         Their caps in per cent of the SMs, ``UNCAPPED`` for none.
@@ -350,7 +350,7 @@ def slowdowns(law: Law, jobs: Demand, caps: IntArray, curve: FloatArray) -> Floa
     return found
 
 
-def queued(law: Law, jobs: Demand) -> FloatArray:
+def queued(law: Law, jobs: GpuDemand) -> FloatArray:
     """Return slowdowns without caps under MPS, shape (rows, k); see the module."""
     room = np.minimum(1.0, _of_all(jobs.warps) / law.warps) ** law.room_exponent
     held = law.wait * jobs.kernel_s * jobs.fill * room
@@ -359,7 +359,7 @@ def queued(law: Law, jobs: Demand) -> FloatArray:
     return np.asarray(np.maximum(1.0, np.maximum(queue, demand)))
 
 
-def time_sliced(jobs: Demand) -> FloatArray:
+def time_sliced(jobs: GpuDemand) -> FloatArray:
     """Return slowdowns of jobs that take turns without MPS, shape (rows, k)."""
     return np.maximum(1.0, _in_turn(jobs.busy, jobs.busy, np.ones_like(jobs.busy)))
 
@@ -393,7 +393,7 @@ def _of_others(values: FloatArray) -> FloatArray:
     return np.concatenate(list(rest), axis=1)
 
 
-def roofline(jobs: Demand, caps: IntArray) -> FloatArray:
+def roofline(jobs: GpuDemand, caps: IntArray) -> FloatArray:
     """Return the modelled slowdown of jobs alone at their caps; see the module."""
     share = np.where(caps == UNCAPPED, 1.0, caps / 100)
     saturated = np.minimum(jobs.active, jobs.dram**2 / np.maximum(jobs.active, 1e-9))
@@ -402,7 +402,7 @@ def roofline(jobs: Demand, caps: IntArray) -> FloatArray:
     return np.maximum(1.0, jobs.busy + stretched)
 
 
-def capped(law: Law, jobs: Demand, alone: FloatArray) -> FloatArray:
+def capped(law: Law, jobs: GpuDemand, alone: FloatArray) -> FloatArray:
     """Return slowdowns at caps that fit together, shape (rows, k); ``alone`` has this shape."""
     slower = np.maximum(alone, 1.0)
     traffic = np.minimum(1.0, _of_others(jobs.dram / slower))

@@ -30,7 +30,7 @@ _SOURCE = "ParvaGPU"
 _MOST_PROCESSES = 100
 
 
-class _Run(NamedTuple):
+class _SliceProcesses(NamedTuple):
     """Equal processes on one slice."""
 
     row: Row
@@ -82,10 +82,10 @@ def _tables(directory: str) -> list[Path]:
     return tables
 
 
-def _runs(path: Path) -> Iterator[_Run]:
+def _runs(path: Path) -> Iterator[_SliceProcesses]:
     family = path.name.split(".")[0]
     for row in read_csv(path, _COLUMNS):
-        yield _Run(
+        yield _SliceProcesses(
             row,
             family,
             _slice(row),
@@ -110,7 +110,7 @@ def _slice(row: Row) -> str:
     return SLICES[parts]
 
 
-def _profile(run: _Run) -> SoloProfile:
+def _profile(run: _SliceProcesses) -> SoloProfile:
     return run.row.record(
         SoloProfile,
         workload=run.workload,
@@ -123,7 +123,7 @@ def _profile(run: _Run) -> SoloProfile:
 
 
 def _measurements(
-    runs: Iterable[_Run], alone: Mapping[tuple[str, str], _Run]
+    runs: Iterable[_SliceProcesses], alone: Mapping[tuple[str, str], _SliceProcesses]
 ) -> Iterator[Measurement]:
     for run in runs:
         one = alone.get((run.workload, run.gpu_model))

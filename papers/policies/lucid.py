@@ -96,7 +96,7 @@ def _start_alone(draft: Draft, queue: list[Job]) -> None:
 
 
 def _pack(draft: Draft, queue: list[Job]) -> None:
-    hosts = _Hosts(draft)
+    hosts = _LoneJobs(draft)
     for job in queue:
         gpus = hosts.gpus_for(job)
         if gpus is not None:
@@ -108,7 +108,7 @@ def _pack(draft: Draft, queue: list[Job]) -> None:
             hosts.add(job, tuple(idle))
 
 
-class _Hosts:
+class _LoneJobs:
     """The jobs that are alone on their GPUs, by workers, in the order of their starts."""
 
     def __init__(self, draft: Draft) -> None:

@@ -72,7 +72,7 @@ class TensorShare:
         left = self._left_alone(state)
         if not state.pending:
             return NOTHING
-        draft, queue = Draft(state), _Queue(state)
+        draft, queue = Draft(state), _ArrivalQueue(state)
         for job in left:
             self._combine(draft, queue, job, job.gpus, queue.running_spread)
         spare = self.dedicated_if_room and queue.demand < draft.idle_total
@@ -101,7 +101,7 @@ class TensorShare:
         return sorted(jobs, key=lambda job: job.number)
 
     def _combine(
-        self, draft: Draft, queue: _Queue, job: Job, gpus: Sequence[int], spread: Floats
+        self, draft: Draft, queue: _ArrivalQueue, job: Job, gpus: Sequence[int], spread: Floats
     ) -> None:
         """Start the best partner of J_R with it, if there is one."""
         model = draft.state.machines.model[gpus[0]]
@@ -132,7 +132,7 @@ class _FeasiblePairs(NamedTuple):
     theirs: Floats
 
 
-class _Queue:
+class _ArrivalQueue:
     """The scheduling queue in the order of arrival, as arrays of length P.
 
     ``spread`` and ``running_spread`` are sensitivities by GPU model and workload, shape (M, W):

@@ -28,7 +28,7 @@ from dovetail.papers.forms.totals import Totals, pair_table
 from dovetail.papers.predictors._trees import forest_of_sklearn
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.features import Features
-from dovetail.predictors.fitted.fits import Member
+from dovetail.predictors.fitted.fits import FittedForm
 from dovetail.predictors.fitted.rows import measured_pairs, training_rows
 from dovetail.predictors.predictor import FloatArray, IntArray
 
@@ -160,12 +160,12 @@ def totals(seed: int) -> PairTotals:
     return PairTotals(n_estimators=100, max_leaf_nodes=256, random_state=seed)
 
 
-def power_of_pairs(data: DataSet, gpu_model: str, seed: int) -> Member:
+def power_of_pairs(data: DataSet, gpu_model: str, seed: int) -> FittedForm:
     """Return a fitted model of the power of pairs on a GPU model with some measured powers."""
     features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
     known = ~np.isnan(rows.power_w)
     power = totals(seed).fit(rows.table[known], rows.power_w[known])
-    return Member("sm_allocation", features, power.to_form())
+    return FittedForm("sm_allocation", features, power.to_form())
 
 
 def _throughput(workloads: Mapping[str, Workload], name: str) -> float:

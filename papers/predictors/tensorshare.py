@@ -223,7 +223,7 @@ class Unit(NamedTuple):
         return (*layers[:-1], Layer(weights / self.width, (bias - self.low) / self.width))
 
 
-class _Sample(NamedTuple):
+class _RowsWithTarget(NamedTuple):
     inputs: Reals
     target: Reals
 
@@ -244,7 +244,7 @@ def _trained(
 ) -> tuple[Layers, int]:
     """Return the layers with the smallest validation error, and the number of passes."""
     random = np.random.RandomState(settings.random_state)
-    sample = _Sample(inputs.astype(np.float32), target.astype(np.float32))
+    sample = _RowsWithTarget(inputs.astype(np.float32), target.astype(np.float32))
     learned, checked = _split(sample, pairs, settings.validation_fraction, random)
     network = _network(settings, start, learned, random)
     kept, least = start, checked.error(network) if start else np.inf
@@ -261,19 +261,24 @@ def _trained(
 
 
 def _split(
-    sample: _Sample, pairs: IntArray | None, fraction: float, random: np.random.RandomState
-) -> tuple[_Sample, _Sample]:
+    sample: _RowsWithTarget, pairs: IntArray | None, fraction: float, random: np.random.RandomState
+) -> tuple[_RowsWithTarget, _RowsWithTarget]:
     """Return the training rows and the rows for deciding when to stop."""
     names = np.arange(len(sample.target)) if pairs is None else pairs
     order = random.permutation(np.unique(names))
     checked = np.isin(names, order[: int(fraction * len(order))])
     if checked.sum() < _FEWEST_CHECKED:
         return sample, sample
-    return _Sample(*(v[~checked] for v in sample)), _Sample(*(v[checked] for v in sample))
+    return _RowsWithTarget(*(v[~checked] for v in sample)), _RowsWithTarget(
+        *(v[checked] for v in sample)
+    )
 
 
 def _network(
-    settings: TensorShareRegressor, start: Layers, learned: _Sample, random: np.random.RandomState
+    settings: TensorShareRegressor,
+    start: Layers,
+    learned: _RowsWithTarget,
+    random: np.random.RandomState,
 ) -> MLPRegressor:
     """Return a network to train: with the layers ``start``, or a new one."""
     sizes = tuple(len(layer.bias) for layer in start[:-1]) if start else None

@@ -181,17 +181,19 @@ def _refuse_bounds(seconds: float | None, trials: int | None, most_layers: int) 
         raise InputError(f"must be between 1 and {MOST_LAYERS}, got {most_layers}", "most_layers")
 
 
-class _Part(NamedTuple):
+class _FamilyFold(NamedTuple):
     train: BoolArray
     test: BoolArray
 
 
-def _parts(families: Labels, seed: int) -> Iterator[_Part]:
+def _parts(families: Labels, seed: int) -> Iterator[_FamilyFold]:
     """Yield rows without the families of a part, and the rows with one of them."""
     names, code = np.unique(families, return_inverse=True)
     part = np.random.default_rng(seed).permutation(len(names)) % _PARTS
     of_row = part[code.reshape(families.shape)]
-    found = [_Part(~test, test) for test in (np.any(of_row == k, axis=1) for k in range(_PARTS))]
+    found = [
+        _FamilyFold(~test, test) for test in (np.any(of_row == k, axis=1) for k in range(_PARTS))
+    ]
     usable = [fold for fold in found if fold.train.sum() >= _FEWEST_ROWS and fold.test.any()]
     if not usable:
         raise InputError("must have pairs without and pairs with some of the families", "families")
@@ -202,7 +204,7 @@ class _Judge(NamedTuple):
     table: FloatArray
     slowdown: FloatArray
     pairs: IntArray
-    parts: tuple[_Part, ...]
+    parts: tuple[_FamilyFold, ...]
     going_on: Callable[[], bool]
 
     def smape(self, structure: TensorShareRegressor) -> float | None:

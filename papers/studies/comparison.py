@@ -142,7 +142,7 @@ class Studied:
 
     comparison: ModelComparison
     tested: tuple[Trial, ...]
-    block: Block | None
+    block: MeasuredBlock | None
 
     def of(self, model: str, setting: Setting) -> Trial | None:
         """Return the held-out predictions of a model in a setting."""
@@ -151,7 +151,7 @@ class Studied:
 
 
 @dataclass(frozen=True)
-class Block:
+class MeasuredBlock:
     """Workloads with every two measured together, uncapped on one GPU model.
 
     Attributes
@@ -224,7 +224,7 @@ def study(
 
 def complete_block(
     data: DataSet, rows: DirectedRows, gpu_models: Sequence[str] | None = None
-) -> Block | None:
+) -> MeasuredBlock | None:
     """Return a block of workloads with every two measured, or None if there are fewer than four.
 
     Workloads with the fewest measured partners are dropped, the alphabetically last first. Pairs
@@ -248,7 +248,7 @@ def complete_block(
     with np.errstate(invalid="ignore"):
         slowdown = total[corner] / seen[corner]
     names = tuple(rows.names[k] for k in chosen)
-    return Block(str(gpu_model), names, position, np.asarray(counts & inside), slowdown)
+    return MeasuredBlock(str(gpu_model), names, position, np.asarray(counts & inside), slowdown)
 
 
 def _complete(measured: BoolArray, names: Sequence[str]) -> list[int]:
@@ -276,7 +276,7 @@ def _summed(
     return total, seen
 
 
-def predicted_slowdown(block: Block, tested: Trial) -> FloatArray:
+def predicted_slowdown(block: MeasuredBlock, tested: Trial) -> FloatArray:
     """Return the held-out predictions of a block, shape (n, n).
 
     A pair of two families that was tested twice gets the mean of both predictions: each fold left
@@ -297,7 +297,7 @@ def _rates(slowdown: FloatArray) -> FloatArray:
 
 
 def matching_test(
-    block: Block, tested: Sequence[Trial], confidence: float, seed: int = 0
+    block: MeasuredBlock, tested: Sequence[Trial], confidence: float, seed: int = 0
 ) -> MatchingTest:
     """Return the measured value of matchings chosen by predictions."""
     best = worth(block.value, matching(block.value, seed))
@@ -321,7 +321,7 @@ def matching_test(
     )
 
 
-def _throughput(block: Block, tested: Trial, seed: int) -> float:
+def _throughput(block: MeasuredBlock, tested: Trial, seed: int) -> float:
     mate = matching(_rates(predicted_slowdown(block, tested)), seed)
     return worth(block.value, mate)
 
@@ -374,7 +374,7 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def chosen_tests(block: Block, tested: Trial, seed: int = 0) -> Iterator[BoolArray]:
+def chosen_tests(block: MeasuredBlock, tested: Trial, seed: int = 0) -> Iterator[BoolArray]:
     """Yield the tests of chosen pairs, a mask of shape (tests,) for each random round.
 
     Each round has ``PART`` of the block's workloads as jobs. Pairs are chosen by prediction, like

@@ -31,7 +31,7 @@ from dovetail.predictors.fitted.folds import (
 )
 from dovetail.predictors.fitted.rows import DirectedRows, HeldOut, measured_pairs
 from dovetail.predictors.fitted.standing import novelty, standings
-from dovetail.predictors.fitted.training import Prepared, Tried, prepared, tried
+from dovetail.predictors.fitted.training import HeldOutPredictions, PreparedModel, prepared, tried
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
@@ -291,7 +291,7 @@ def _tested(
         yield from (NotApplicable(model=name, setting=s, reason=str(error)) for s in settings)
         return
     rows = what.rows
-    tries: dict[Setting, Tried] = {}
+    tries: dict[Setting, HeldOutPredictions] = {}
     # Bounds are calibrated on the errors in these two settings and of variants, in all tests.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
         report(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
@@ -322,8 +322,12 @@ _TOO_FEW: Final[dict[Setting, str]] = {
 
 
 def _try(
-    setting: Setting, what: Prepared, data: DataSet, gpu_models: Sequence[str] | None, seed: int
-) -> Tried:
+    setting: Setting,
+    what: PreparedModel,
+    data: DataSet,
+    gpu_models: Sequence[str] | None,
+    seed: int,
+) -> HeldOutPredictions:
     rows = what.rows
     if setting == "random":
         return tried(what, random_folds(rows, seed=seed), seed)

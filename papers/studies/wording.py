@@ -30,7 +30,7 @@ SETTING_LONG: Final[Mapping[Setting, str]] = {
 _TWO_POINTS = 0.02
 
 
-class Held(NamedTuple):
+class BoundCoverage(NamedTuple):
     """A setting, and how often its bounds held: for all pairs, and for chosen ones if known."""
 
     found: Evaluation
@@ -122,13 +122,13 @@ def largest_error(comparison: ModelComparison) -> Evaluation:
     return max(of_best(comparison), key=lambda each: each.accuracy.mae)
 
 
-def held_least(comparison: ModelComparison) -> Held | None:
+def held_least(comparison: ModelComparison) -> BoundCoverage | None:
     """Return the setting in which the best model's bounds held for the fewest jobs.
 
     This considers all pairs and the chosen pairs; None without bounds.
     """
     found = [
-        Held(each, each.coverage, matched.chosen if matched else None)
+        BoundCoverage(each, each.coverage, matched.chosen if matched else None)
         for each in of_best(comparison)
         if each.coverage is not None
         for matched in [comparison.matched(each.model, each.setting)]

@@ -28,7 +28,7 @@ _JOB_TABLE: Final = "pai_job_table.csv"
 _JOB_COLUMNS: Final = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 
 
-class _Task(NamedTuple):
+class _PaiTask(NamedTuple):
     """A task that ran on GPUs."""
 
     gpus: float
@@ -36,7 +36,7 @@ class _Task(NamedTuple):
     end_s: float
 
 
-class _Submission(NamedTuple):
+class _PaiSubmission(NamedTuple):
     """The submission time of a job, None if not given, and its user."""
 
     at_s: float | None
@@ -55,7 +55,7 @@ def _read(path: Path, name: str) -> Trace:
     If the table of jobs is in the same folder, a job arrives at its submission and its tenant is
     its user. Otherwise it arrives at the start of its first task on GPUs.
     """
-    tasks: dict[str, list[_Task]] = defaultdict(list)
+    tasks: dict[str, list[_PaiTask]] = defaultdict(list)
     for row in _rows(path, _TASK_COLUMNS):
         tasks[row.text("job_name")] += _ran(row)
     submitted = _submissions(path)
@@ -73,22 +73,22 @@ def _read(path: Path, name: str) -> Trace:
     return Trace.of(name, jobs, notes)
 
 
-def _ran(row: Row) -> Iterator[_Task]:
+def _ran(row: Row) -> Iterator[_PaiTask]:
     """Yield the task of a row if it had GPUs for some time."""
     gpus = (_known(row, "inst_num") or 0.0) * (_known(row, "plan_gpu") or 0.0) / 100
     start_s, end_s = _known(row, "start_time"), _known(row, "end_time")
     if gpus and start_s and end_s and end_s > start_s:
-        yield _Task(gpus, start_s, end_s)
+        yield _PaiTask(gpus, start_s, end_s)
 
 
-def _submissions(path: Path) -> dict[str, _Submission]:
+def _submissions(path: Path) -> dict[str, _PaiSubmission]:
     """Return the submissions from the table of jobs in the same folder, none without it."""
     packed = path.with_name(f"{_JOB_TABLE}.gz")
     place = packed if packed.is_file() else path.with_name(_JOB_TABLE)
     if not place.is_file():
         return {}
     return {
-        row.text("job_name"): _Submission(_known(row, "start_time") or None, row.text("user"))
+        row.text("job_name"): _PaiSubmission(_known(row, "start_time") or None, row.text("user"))
         for row in _rows(place, _JOB_COLUMNS)
     }
 

@@ -23,7 +23,7 @@ from dovetail.papers.traces.moments import moment
 _UNKNOWN = (None, "", "None")
 
 
-class _Machine(Record):
+class _AttemptMachine(Record):
     """A machine of an attempt."""
 
     ip: Text | None = None
@@ -35,7 +35,7 @@ class _PhillyAttempt(Record):
 
     start_time: Text | None = None
     end_time: Text | None = None
-    detail: tuple[_Machine, ...]
+    detail: tuple[_AttemptMachine, ...]
 
 
 class _PhillyJob(Record):

@@ -31,7 +31,7 @@ from dovetail.predictors.forms.hierarchy import (
     SLOPE_VARIANCE,
     TERMS,
     WORKLOAD,
-    Contention,
+    ContentionParameters,
     Hierarchy,
     contention,
     kernels,
@@ -140,7 +140,7 @@ class Hierarchical(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             rule = f"X must have {2 * len(FEATURES)} columns"
             raise ValueError(f"{rule}, got {table.shape[1]} feature(s)")
         draw = np.random.default_rng(self.random_state)
-        problem = _Problem.of(table, slowdown, self.like).part(self.most_rows, draw)
+        problem = _DistinctPairs.of(table, slowdown, self.like).part(self.most_rows, draw)
         if self.like is None:
             problem = problem.like_best(problem.part(self.tried_rows, draw).best())
             variances = problem.part(self.searched_rows, draw).variances().chosen
@@ -194,7 +194,7 @@ class _Variances(NamedTuple):
     loss: float
 
 
-class _Problem(NamedTuple):
+class _DistinctPairs(NamedTuple):
     """Distinct pairs of states, with the mean of their measurements.
 
     Attributes
@@ -244,9 +244,9 @@ class _Problem(NamedTuple):
         mean = np.bincount(cell, logarithm) / repeats
         if like is None:
             law = _law(table, slowdown)
-            said = contention(states, own, other, Contention(law, exponent))
+            said = contention(states, own, other, ContentionParameters(law, exponent))
             return cls(states, own, other, mean, said, repeats, scale, exponent, law)
-        said = contention(states, own, other, Contention(like.law, exponent))
+        said = contention(states, own, other, ContentionParameters(like.law, exponent))
         chosen = float(like.shift[0]), float(like.batches[0])
         return cls(states, own, other, mean, said, repeats, scale, exponent, like.law, *chosen)
 
@@ -265,7 +265,7 @@ class _Problem(NamedTuple):
         """The inverse variance of each value, in units of that of a logarithm's measurement."""
         return self.repeats * steepness(self.value, self.shift) ** 2
 
-    def part(self, most: int, draw: np.random.Generator) -> _Problem:
+    def part(self, most: int, draw: np.random.Generator) -> _DistinctPairs:
         """Return the problem with at most ``most`` pairs of states, drawn at random."""
         if len(self.own) <= most:
             return self
@@ -333,7 +333,7 @@ class _Problem(NamedTuple):
         chosen[-1] += 1e-4 * spread
         return _Variances(np.asarray(chosen), float(found.fun))
 
-    def best(self) -> _Problem:
+    def best(self) -> _DistinctPairs:
         """Return the problem with the best target and length scale of batch sizes.
 
         The shift of the target has the smallest error of slowdowns on folds of the pairs, the
@@ -350,7 +350,7 @@ class _Problem(NamedTuple):
         losses = [one.variances().loss for one in tried]
         return tried[int(np.argmin(losses))]
 
-    def like_best(self, best: _Problem) -> _Problem:
+    def like_best(self, best: _DistinctPairs) -> _DistinctPairs:
         """Return the problem with the target and the length scale of another."""
         return self._replace(shift=best.shift, batches=best.batches)
 

@@ -59,7 +59,7 @@ class Bound(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class FittedForm:
     """One fitted model.
 
     Parameters
@@ -99,7 +99,7 @@ class ModelFit:
 
     Parameters
     ----------
-    member : Member
+    member : FittedForm
         The model.
     measured : tuple of str
         The workloads that were measured in pairs.
@@ -111,7 +111,7 @@ class ModelFit:
         within the measured range.
     bound : Bound, optional
         The source of upper bounds; without it there are none.
-    power : Member, optional
+    power : FittedForm, optional
         A model of the power of the GPU with both jobs on it, in W.
     pairs : tuple of (int, int)
         The workloads that were measured together, as positions in ``measured``.
@@ -126,12 +126,12 @@ class ModelFit:
         When these do not fit together.
     """
 
-    member: Member
+    member: FittedForm
     measured: tuple[str, ...]
     splits: tuple[Split, ...]
     limits: tuple[float, float]
     bound: Bound | None = None
-    power: Member | None = None
+    power: FittedForm | None = None
     pairs: tuple[tuple[int, int], ...] = ()
     families: tuple[str, ...] = ()
     evidence: Evidence | None = None

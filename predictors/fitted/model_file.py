@@ -28,7 +28,7 @@ from dovetail.predictors.fitted.about import About
 from dovetail.predictors.fitted.archive import array, packed, unpacked
 from dovetail.predictors.fitted.bounds import Calibration
 from dovetail.predictors.fitted.evidence import MOST_RECORDS, Evidence
-from dovetail.predictors.fitted.fits import Bound, Member, ModelFit
+from dovetail.predictors.fitted.fits import Bound, FittedForm, ModelFit
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.forms import form_class
 from dovetail.predictors.forms.form import Arrays
@@ -172,7 +172,7 @@ def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
     )
 
 
-def _member_record(member: Member) -> MemberRecord:
+def _member_record(member: FittedForm) -> MemberRecord:
     return MemberRecord(
         model=member.model,
         form=member.form.kind,
@@ -319,9 +319,9 @@ def _evidence(record: FitRecord, k: int, parts: Mapping[str, bytes], mode: Shari
     return Evidence(data)
 
 
-def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Member:
+def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> FittedForm:
     arrays = _read(place, record.arrays, parts)
-    return Member(
+    return FittedForm(
         model=record.model,
         features=Features(record.features, record.known, record.families),
         form=form_class(record.form).from_arrays(arrays, len(record.features)),

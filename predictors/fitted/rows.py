@@ -164,7 +164,7 @@ def measured_pairs(data: DataSet, gpu_models: Sequence[str] | None = None) -> li
     return [m for m in data.measurements if _usable(m, gpu_models)]
 
 
-class _State(NamedTuple):
+class _WorkloadAtCap(NamedTuple):
     gpu_model: str
     workload: str
     cap: int
@@ -179,19 +179,19 @@ def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
     return wanted and len(measurement.workloads) == 2 and not (measurement.failed or isolated)
 
 
-def _states(measurement: Measurement) -> list[_State]:
+def _states(measurement: Measurement) -> list[_WorkloadAtCap]:
     return [
-        _State(measurement.gpu_model, name, cap_of(share))
+        _WorkloadAtCap(measurement.gpu_model, name, cap_of(share))
         for name, share in zip(measurement.workloads, measurement.shares, strict=True)
     ]
 
 
-def _row(features: Features, state: _State, profiles: _Profiles) -> FloatArray:
+def _row(features: Features, state: _WorkloadAtCap, profiles: _Profiles) -> FloatArray:
     one = {state.workload: _profile(state, profiles)}
     return features.states(one, np.array([0]), np.array([state.cap]))
 
 
-def _profile(state: _State, profiles: _Profiles) -> Workload:
+def _profile(state: _WorkloadAtCap, profiles: _Profiles) -> Workload:
     return profiles[state.gpu_model].get(state.workload, UNPROFILED)
 
 

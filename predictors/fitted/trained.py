@@ -20,7 +20,7 @@ from dovetail.instances.instance import SharingMode, Workload
 from dovetail.predictors.features import Features
 from dovetail.predictors.fitted.about import About
 from dovetail.predictors.fitted.evidence import MeasuredCells, codes
-from dovetail.predictors.fitted.fits import Bound, Member, ModelFit
+from dovetail.predictors.fitted.fits import Bound, FittedForm, ModelFit
 from dovetail.predictors.fitted.standing import STANDINGS, standings
 from dovetail.predictors.forms.hierarchy import Hierarchy
 from dovetail.predictors.predictor import (
@@ -331,7 +331,7 @@ class TrainedPredictor:
 
     def _states(
         self, fit: ModelFit, workloads: Mapping[str, Workload], which: IntArray, caps: IntArray
-    ) -> _States:
+    ) -> _WorkloadsAtCaps:
         names = list(workloads)
         workers = np.array([self.workers.get(name, 1) for name in names], dtype=np.int64)
         seen = {
@@ -341,11 +341,11 @@ class TrainedPredictor:
         together = fit.together(names) if self.measured_only else None
         ends = which, together
         new = fit.novelty(workloads)[which]
-        return _States(fit, self.confidence, seen, new, workers[which], caps, *ends)
+        return _WorkloadsAtCaps(fit, self.confidence, seen, new, workers[which], caps, *ends)
 
 
 @dataclass(frozen=True)
-class _States:
+class _WorkloadsAtCaps:
     """The features of workloads at caps, and the fit's predictions for two of them."""
 
     fit: ModelFit
@@ -443,7 +443,7 @@ class _States:
         sizes: list[int] = np.unique(self.workers).tolist()
         return sizes
 
-    def _answerable(self, member: Member, own: IntArray, other: IntArray) -> BoolArray:
+    def _answerable(self, member: FittedForm, own: IntArray, other: IntArray) -> BoolArray:
         complete = member.complete(self.seen[member.features])
         inside = self.fit.answered[self.caps[own], self.caps[other]]
         if self.together is not None:
@@ -451,7 +451,7 @@ class _States:
             inside &= self.together[self.workload[own], self.workload[other]]
         return np.asarray(complete[own] & complete[other] & inside)
 
-    def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
+    def _of(self, member: FittedForm, own: IntArray, other: IntArray) -> FloatArray:
         # Numbers from a file may be arbitrarily large; predictions beyond the limits are NaN or
         # clipped.
         with np.errstate(over="ignore", invalid="ignore"):

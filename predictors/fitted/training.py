@@ -30,7 +30,7 @@ from dovetail.predictors.fitted.about import About, TrainingData
 from dovetail.predictors.fitted.bounds import Calibration, calibrate
 from dovetail.predictors.fitted.drift import BoundOutcome, Drift, drift
 from dovetail.predictors.fitted.evidence import Evidence
-from dovetail.predictors.fitted.fits import Member, ModelFit
+from dovetail.predictors.fitted.fits import FittedForm, ModelFit
 from dovetail.predictors.fitted.folds import (
     Fold,
     family_folds,
@@ -56,7 +56,7 @@ _LEAST_FOLDS = 2
 _NOTHING: Final = HeldOut(*np.empty((2, 0), np.int64), *np.empty((2, 0)))
 
 
-class Prepared(NamedTuple):
+class PreparedModel(NamedTuple):
     """A model that is ready to be fitted on the pairs of a data set.
 
     Attributes
@@ -77,7 +77,7 @@ class Prepared(NamedTuple):
     rows: DirectedRows
 
 
-def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None) -> Prepared:
+def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None) -> PreparedModel:
     """Return a model with the features and the rows that a data set gives it.
 
     Parameters
@@ -102,7 +102,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
 
 def _prepared(
     data: DataSet, model: str, made: ModelSpec, gpu_models: Sequence[str] | None
-) -> Prepared:
+) -> PreparedModel:
     features, rows = training_rows(data, made.features, gpu_models, made.partial)
     if len(features.names) < made.least:
         raise UnsupportedError(_lacking(model, spec(model), features, data.name))
@@ -110,7 +110,7 @@ def _prepared(
         rule = f"{model} models sharing under {' or '.join(made.modes)}, not {rows.mode}"
         raise UnsupportedError(rule)
     require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
-    return Prepared(named(model), made, features, rows)
+    return PreparedModel(named(model), made, features, rows)
 
 
 def _lacking(model: str, wanted: ModelSpec, features: Features, data: str) -> str:
@@ -263,19 +263,19 @@ class Updated(NamedTuple):
     drift: Mapping[str, Drift]
 
 
-class Tried(NamedTuple):
+class HeldOutPredictions(NamedTuple):
     """The folds, and a model's predictions of the held-out rows."""
 
     folds: tuple[Fold, ...]
     held: HeldOut
 
 
-def tried(what: Prepared, folds: Iterable[Fold], seed: int) -> Tried:
+def tried(what: PreparedModel, folds: Iterable[Fold], seed: int) -> HeldOutPredictions:
     """Fit a model on each fold and predict its held-out rows; none if there is only one fold."""
     folds = tuple(fold for fold in folds if fold.train.any() and fold.test.any())
     if len(folds) < _LEAST_FOLDS:
-        return Tried(folds, _NOTHING)
-    return Tried(folds, held_out(what.spec, what.rows, folds, seed))
+        return HeldOutPredictions(folds, _NOTHING)
+    return HeldOutPredictions(folds, held_out(what.spec, what.rows, folds, seed))
 
 
 def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
@@ -313,7 +313,7 @@ def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated
 
 
 def measured_fit(
-    fit: ModelFit, member: Member, data: DataSet, gpu_model: str, rows: DirectedRows
+    fit: ModelFit, member: FittedForm, data: DataSet, gpu_model: str, rows: DirectedRows
 ) -> ModelFit:
     """Return a fit with another member and all measurements.
 
@@ -321,7 +321,7 @@ def measured_fit(
     ----------
     fit : ModelFit
         The earlier fit.
-    member : Member
+    member : FittedForm
         The model.
     data : DataSet
         The measurements.
@@ -348,7 +348,7 @@ class _Fitted(NamedTuple):
 
 
 def _fitted(
-    what: Prepared,
+    what: PreparedModel,
     data: DataSet,
     gpu_model: str,
     confidence: float,
@@ -363,7 +363,7 @@ def _fitted(
         bound = replace(bound, splits=_split_quantiles(what, seed))
     _require_support(bound, confidence, gpu_model)
     fit = ModelFit(
-        member=Member(what.name, what.features, fitted(what.spec, rows, seed).to_form()),
+        member=FittedForm(what.name, what.features, fitted(what.spec, rows, seed).to_form()),
         measured=rows.names,
         families=rows.families,
         splits=_splits(data, gpu_model),
@@ -377,7 +377,7 @@ def _fitted(
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
 
 
-def _split_quantiles(what: Prepared, seed: int) -> FloatArray:
+def _split_quantiles(what: PreparedModel, seed: int) -> FloatArray:
     """Return quantiles of measured over predicted slowdowns at splits hidden in turn."""
     rows, held = what.rows, tried(what, split_folds(what.rows), seed).held
     ratio = rows.slowdown[held.row] / held.slowdown
@@ -410,7 +410,7 @@ def _pairs(rows: DirectedRows) -> tuple[tuple[int, int], ...]:
     return tuple((a, b) for a, b in np.unique(ends, axis=0).tolist())
 
 
-def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
+def _power(data: DataSet, gpu_model: str, seed: int) -> FittedForm | None:
     """Return a model of the power of pairs, if some was measured and a plugin can fit one.
 
     A plugin of another package takes precedence over Dovetail's own.
@@ -419,7 +419,7 @@ def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
         return None
     added = plugins("power").values()
     chosen = max(added, key=lambda each: each.package != OWN, default=None)
-    made: Member | None = chosen and chosen.load_function()(data, gpu_model, seed)
+    made: FittedForm | None = chosen and chosen.load_function()(data, gpu_model, seed)
     return made
 
 
@@ -534,7 +534,7 @@ def _outcomes(rows: DirectedRows, said: _Said, confidence: float) -> list[BoundO
     ]
 
 
-def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Member:
+def _relearnt(member: FittedForm, data: DataSet, gpu_model: str, seed: int) -> FittedForm:
     """Solve the Gaussian process again with its variances unchanged; keep other models."""
     if not isinstance(member.form, Hierarchy):
         return member

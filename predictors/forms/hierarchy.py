@@ -196,7 +196,7 @@ class Hierarchy:
 
     def contention(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the mean function, which is 0 without contention."""
-        said = contention(states, own, other, Contention(self.law, self.exponent[0]))
+        said = contention(states, own, other, ContentionParameters(self.law, self.exponent[0]))
         return warped(said, self.shift[0]) - warped(np.zeros(1), self.shift[0])
 
     def places(self, states: FloatArray) -> IntArray:
@@ -387,7 +387,7 @@ def log_alone(states: FloatArray, exponent: float) -> FloatArray:
     return found
 
 
-class Contention(NamedTuple):
+class ContentionParameters(NamedTuple):
     """The numbers of the contention model.
 
     Attributes
@@ -403,7 +403,7 @@ class Contention(NamedTuple):
 
 
 def contention(
-    states: FloatArray, own: IntArray, other: IntArray, numbers: Contention
+    states: FloatArray, own: IntArray, other: IntArray, numbers: ContentionParameters
 ) -> FloatArray:
     """Return the logarithm of what the co-runner costs the job alone at its share; 0 if unknown.
 
@@ -474,7 +474,7 @@ def _near(first: FloatArray, second: FloatArray, length: float) -> FloatArray:
     return np.asarray(np.exp(-0.5 * np.maximum(squared, 0.0) / length**2))
 
 
-class _Group(NamedTuple):
+class _RowsOfShare(NamedTuple):
     rows: IntArray
     own: IntArray
     other: IntArray
@@ -495,12 +495,12 @@ def _products(
     return found
 
 
-def _by_shares(own: IntArray, other: IntArray, share: IntArray) -> Iterator[_Group]:
+def _by_shares(own: IntArray, other: IntArray, share: IntArray) -> Iterator[_RowsOfShare]:
     """Yield the rows of every two shares: tables of splits are then full grids."""
     code = share[own] * (share.max(initial=0) + 1) + share[other]
     for one in np.unique(code):
         rows = np.flatnonzero(code == one)
-        yield _Group(rows, own[rows], other[rows])
+        yield _RowsOfShare(rows, own[rows], other[rows])
 
 
 def _blocks(rows: int) -> Iterator[slice]:

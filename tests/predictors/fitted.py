@@ -9,7 +9,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.plugins import Plugin
 from dovetail.predictors.features import Features
-from dovetail.predictors.fitted.fits import Member, ModelFit
+from dovetail.predictors.fitted.fits import FittedForm, ModelFit
 from dovetail.predictors.fitted.trained import TrainedPredictor
 
 
@@ -93,7 +93,7 @@ def linear(*weights, base=1.0):
 
 
 def member(form, *names, known=(), model="linear"):
-    return Member(model, Features(names, tuple(known)), form)
+    return FittedForm(model, Features(names, tuple(known)), form)
 
 
 def fit(one, measured=("a", "b"), splits=((0, 0),), limits=(0.5, 4.0), **more):

@@ -13,7 +13,7 @@ from dovetail.instances.instance import METRICS
 from dovetail.predictors.estimators.registry import MODELS, spec
 from dovetail.predictors.fitted.archive import packed, unpacked
 from dovetail.predictors.fitted.bounds import calibrate
-from dovetail.predictors.fitted.fits import Member, ModelFit
+from dovetail.predictors.fitted.fits import FittedForm, ModelFit
 from dovetail.predictors.fitted.folds import family_folds, held_out, random_folds
 from dovetail.predictors.fitted.model_file import load_model, save_model
 from dovetail.predictors.fitted.planned import BLIND
@@ -64,7 +64,7 @@ def made(name):
     data, model = data_set(), spec(name)
     features, rows = training_rows(data, model.features, partial=model.partial)
     form = model.build(0).fit(rows.table, rows.slowdown).to_form()
-    member = Member(name, features, form)
+    member = FittedForm(name, features, form)
     fit = ModelFit(member, rows.names, ((0, 0),), (0.5, 5.0))
     return TrainedPredictor({GPU: fit}), data.workloads(GPU)
 
@@ -104,7 +104,7 @@ def calibrated():
     known, new = (held_out(model, rows, fold(rows)) for fold in (random_folds, family_folds))
     bound = calibrate(rows, known, new, settings=(BLIND,))
     form = model.build(0).fit(rows.table, rows.slowdown).to_form()
-    fit = ModelFit(Member("constant", features, form), rows.names, ((0, 0),), (0.5, 5.0), bound)
+    fit = ModelFit(FittedForm("constant", features, form), rows.names, ((0, 0),), (0.5, 5.0), bound)
     return TrainedPredictor({GPU: fit}, 0.6), data.workloads(GPU)
 
 
