@@ -29,7 +29,7 @@ from dovetail.instances.slowdowns import contention
 from dovetail.instances.slowdowns.shares import caps_of
 
 
-class _Gangs(NamedTuple):
+class _GangSize(NamedTuple):
     """Jobs of one gang size: fraction of all jobs, mean and deviation of ln(duration / s)."""
 
     workers: int
@@ -39,11 +39,11 @@ class _Gangs(NamedTuple):
 
 
 PHILLY: Final = (
-    _Gangs(1, 0.9327, 6.72, 1.97),
-    _Gangs(2, 0.0221, 4.52, 3.27),
-    _Gangs(4, 0.0228, 9.11, 2.78),
-    _Gangs(8, 0.0200, 9.65, 2.79),
-    _Gangs(16, 0.0024, 9.27, 3.34),
+    _GangSize(1, 0.9327, 6.72, 1.97),
+    _GangSize(2, 0.0221, 4.52, 3.27),
+    _GangSize(4, 0.0228, 9.11, 2.78),
+    _GangSize(8, 0.0200, 9.65, 2.79),
+    _GangSize(16, 0.0024, 9.27, 3.34),
 )
 """Counted in 82,157 jobs of Philly (Jeon et al., ATC 2019; September to December 2017), without
 the 90 jobs of other sizes; a log-normal is fitted to the durations of each size."""

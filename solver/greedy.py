@@ -82,8 +82,8 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     at_least : int
         Number of jobs at the head of the queue that are processed whatever the time.
     """
-    seats = _Seats(problem)
-    pick = _Pick(problem, seats, rule, random.Random(limits.seed))
+    seats = _GpuOccupancy(problem)
+    pick = _GpuPick(problem, seats, rule, random.Random(limits.seed))
     jobs, kinds = problem.round.jobs, problem.groups.kinds
     order = np.argsort(jobs.arrival_s, kind="stable")
     refused: set[int] = set()
@@ -113,7 +113,7 @@ class _Offer:
     job, group : int
         The job and the group.
     seat : int
-        The occupants before the job, see ``_Seats``.
+        The occupants before the job, see ``_GpuOccupancy``.
     others : tuple of int
         The jobs that are there.
     free : int
@@ -133,7 +133,7 @@ class _Offer:
     change: float
 
 
-class _Seats:
+class _GpuOccupancy:
     """The jobs on the GPUs so far; GPUs with the same *seat* always have the same group.
 
     A seat is a class of GPUs and the occupants of one: jobs of one GPU, or gangs at a sub-batch.
@@ -278,10 +278,12 @@ class _Seats:
             self._of_gang[job].add(seat)
 
 
-class _Pick:
+class _GpuPick:
     """Picks the GPUs of one job among the offers."""
 
-    def __init__(self, problem: Problem, seats: _Seats, rule: Rule, chance: random.Random) -> None:
+    def __init__(
+        self, problem: Problem, seats: _GpuOccupancy, rule: Rule, chance: random.Random
+    ) -> None:
         self._problem = problem
         self._seats = seats
         self._rule = rule

@@ -12,7 +12,7 @@ from dovetail.instances.plan import Assignment, Plan
 
 
 @dataclass
-class Reading:
+class PlacedJobs:
     """The jobs that hold GPUs under a plan.
 
     Running jobs are on the GPUs given by the instance, regardless of the plan. ``complete`` is
@@ -30,9 +30,9 @@ class Reading:
         self.complete = False
 
 
-def read_plan(instance: Instance, plan: Plan) -> Reading:
+def read_plan(instance: Instance, plan: Plan) -> PlacedJobs:
     """Place the jobs of a plan and report the assignments that are impossible."""
-    reading = Reading(placed=running_jobs(instance))
+    reading = PlacedJobs(placed=running_jobs(instance))
     for assignment in plan.assignments:
         _read(instance, assignment, reading)
     for job in jobs_of(instance, "running"):
@@ -49,7 +49,7 @@ def running_jobs(instance: Instance) -> list[JobOnGpus]:
     ]
 
 
-def _read(instance: Instance, assignment: Assignment, reading: Reading) -> None:
+def _read(instance: Instance, assignment: Assignment, reading: PlacedJobs) -> None:
     job = instance.jobs_by_id.get(assignment.job)
     unknown = [gpu for gpu in assignment.gpus if gpu not in instance.places]
     if job is None:

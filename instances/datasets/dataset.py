@@ -248,7 +248,7 @@ class _Member(NamedTuple):
 _Members = tuple[_Member, ...]
 
 
-class _Combination(NamedTuple):
+class _MeasuredCombination(NamedTuple):
     """Workloads with their shares, sorted, on a GPU model in a sharing mode."""
 
     gpu_model: str
@@ -256,7 +256,7 @@ class _Combination(NamedTuple):
     members: _Members
 
 
-_Groups = Mapping[_Combination, Sequence[Measurement]]
+_Groups = Mapping[_MeasuredCombination, Sequence[Measurement]]
 
 
 def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
@@ -340,10 +340,10 @@ def _counted(count: int, thing: str) -> str:
 
 def _grouped(measurements: Iterable[Measurement]) -> _Groups:
     """Return the measurements of each combination."""
-    groups: dict[_Combination, list[Measurement]] = {}
+    groups: dict[_MeasuredCombination, list[Measurement]] = {}
     for found in measurements:
         members = tuple(sorted(_members(found)))
-        key = _Combination(found.gpu_model, found.mode, members)
+        key = _MeasuredCombination(found.gpu_model, found.mode, members)
         groups.setdefault(key, []).append(found)
     return groups
 
@@ -355,7 +355,7 @@ def _members(found: Measurement) -> _Members:
     )
 
 
-def _entry(combination: _Combination, found: Sequence[Measurement]) -> dict[str, object]:
+def _entry(combination: _MeasuredCombination, found: Sequence[Measurement]) -> dict[str, object]:
     members = combination.members
     capped = any(member.share for member in members)
     slowdowns = _means(found)

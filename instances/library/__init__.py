@@ -37,7 +37,7 @@ class LibraryInstance(Record):
     optimum: Mapping[ObjectiveName, Optimum]
 
 
-class _Manifest(Record):
+class _LibraryManifest(Record):
     instances: Mapping[str, LibraryInstance]
 
 
@@ -46,7 +46,7 @@ def manifest() -> Mapping[str, LibraryInstance]:
     """Return the entry of every shipped instance by its name."""
     source = files(__name__).joinpath("manifest.yaml")
     data = parse_yaml(source.read_text(encoding="utf-8"))
-    return _Manifest.from_data(data, "manifest.yaml").instances
+    return _LibraryManifest.from_data(data, "manifest.yaml").instances
 
 
 def names() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class LibraryDataSet(Record):
     licence: Text
 
 
-class _Manifest(Record):
+class _MeasuredManifest(Record):
     data_sets: Mapping[str, LibraryDataSet]
 
 
@@ -30,7 +30,7 @@ class _Manifest(Record):
 def manifest() -> Mapping[str, LibraryDataSet]:
     """Return the entry of every shipped data set by its name."""
     data = parse_yaml(files(__name__).joinpath("manifest.yaml").read_text(encoding="utf-8"))
-    return _Manifest.from_data(data, "manifest.yaml").data_sets
+    return _MeasuredManifest.from_data(data, "manifest.yaml").data_sets
 
 
 def names() -> tuple[str, ...]:

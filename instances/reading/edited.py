@@ -24,7 +24,7 @@ class _Edit(NamedTuple):
     text: str = ""
 
 
-class _Node(NamedTuple):
+class _YamlValue(NamedTuple):
     """A value and its position.
 
     Attributes
@@ -35,7 +35,7 @@ class _Node(NamedTuple):
         Whether it is in brackets: its members may be on one line.
     text : str
         The text of a scalar.
-    keys, members : list of _Node
+    keys, members : list of _YamlValue
         The content of a mapping, or of a list, which has no keys.
     """
 
@@ -44,8 +44,8 @@ class _Node(NamedTuple):
     column: int
     flow: bool = True
     text: str = ""
-    keys: Sequence[_Node] = ()
-    members: Sequence[_Node] = ()
+    keys: Sequence[_YamlValue] = ()
+    members: Sequence[_YamlValue] = ()
 
 
 Event = Any
@@ -80,7 +80,7 @@ def edited_jobs(text: str, changes: Changes) -> str:
     return "".join([*pieces, text[behind:]])
 
 
-def _jobs(text: str) -> tuple[_Node, _Node]:
+def _jobs(text: str) -> tuple[_YamlValue, _YamlValue]:
     """Return the key and the value of the jobs; a file may have millions of other values."""
     events: Events = iter(yaml.parse(text, Loader=syntax.LOADER))
     while not isinstance(next(events), yaml.MappingStartEvent):
@@ -95,15 +95,15 @@ def _jobs(text: str) -> tuple[_Node, _Node]:
     return key, _node(text, events, next(events))
 
 
-def _node(text: str, events: Events, event: Event) -> _Node:
+def _node(text: str, events: Events, event: Event) -> _YamlValue:
     """Return the value that begins with an event of the parser."""
     start, end, column = event.start_mark.index, event.end_mark.index, event.start_mark.column
     if isinstance(event, yaml.ScalarEvent):
         while end > start and text[end - 1].isspace():  # after a scalar of several lines
             end -= 1
-        return _Node(start, end, column, text=event.value)
-    keys: list[_Node] = []
-    members: list[_Node] = []
+        return _YamlValue(start, end, column, text=event.value)
+    keys: list[_YamlValue] = []
+    members: list[_YamlValue] = []
     inner: Event = next(events)
     while not _ends(inner):
         if isinstance(event, yaml.MappingStartEvent):
@@ -113,10 +113,10 @@ def _node(text: str, events: Events, event: Event) -> _Node:
         inner = next(events)
     # The mark at the end of a block is after the comments that follow it.
     end = inner.end_mark.index if event.flow_style else members[-1].end
-    return _Node(start, end, column, bool(event.flow_style), "", keys, members)
+    return _YamlValue(start, end, column, bool(event.flow_style), "", keys, members)
 
 
-def _edits(text: str, key: _Node, jobs: _Node, changes: Changes) -> Iterator[_Edit]:
+def _edits(text: str, key: _YamlValue, jobs: _YamlValue, changes: Changes) -> Iterator[_Edit]:
     wanted = [changes.get(_id(job), {}) for job in jobs.members]
     gone = [fields is None for fields in wanted]
     parts = jobs.members if jobs.flow else [_with_dash(text, jobs, job) for job in jobs.members]
@@ -129,11 +129,11 @@ def _edits(text: str, key: _Node, jobs: _Node, changes: Changes) -> Iterator[_Ed
             yield from _changed(text, job, fields)
 
 
-def _id(job: _Node) -> str:
+def _id(job: _YamlValue) -> str:
     return next(m.text for k, m in zip(job.keys, job.members, strict=True) if k.text == "id")
 
 
-def _with_dash(text: str, jobs: _Node, job: _Node) -> _Node:
+def _with_dash(text: str, jobs: _YamlValue, job: _YamlValue) -> _YamlValue:
     """Return an item of a block with the dash before it, which is on its line or one before."""
     start = _line_start(text, job.start)
     while text[start : start + jobs.column].strip() or text[start + jobs.column] != "-":
@@ -141,7 +141,9 @@ def _with_dash(text: str, jobs: _Node, job: _Node) -> _Node:
     return job._replace(start=start + jobs.column)
 
 
-def _emptied(text: str, key: _Node, jobs: _Node, parts: Sequence[_Node]) -> Iterator[_Edit]:
+def _emptied(
+    text: str, key: _YamlValue, jobs: _YamlValue, parts: Sequence[_YamlValue]
+) -> Iterator[_Edit]:
     """Yield the edits that empty the list."""
     if jobs.flow:
         yield _Edit(jobs.start, jobs.end, "[]")
@@ -151,7 +153,7 @@ def _emptied(text: str, key: _Node, jobs: _Node, parts: Sequence[_Node]) -> Iter
     yield from (_lines(text, part) for part in parts)
 
 
-def _changed(text: str, job: _Node, fields: Mapping[str, object]) -> Iterator[_Edit]:
+def _changed(text: str, job: _YamlValue, fields: Mapping[str, object]) -> Iterator[_Edit]:
     """Yield the edits of a job's fields: values replaced, fields removed, fields added."""
     parts = [k._replace(end=m.end) for k, m in zip(job.keys, job.members, strict=True)]
     gone = [k.text in fields and fields[k.text] is None for k in job.keys]
@@ -178,7 +180,7 @@ def _changed(text: str, job: _Node, fields: Mapping[str, object]) -> Iterator[_E
 
 
 def _removed(
-    text: str, parts: Sequence[_Node], gone: Sequence[bool], flow: bool
+    text: str, parts: Sequence[_YamlValue], gone: Sequence[bool], flow: bool
 ) -> Iterator[_Edit]:
     """Yield the edits that remove members; at least one member stays."""
     kept = [k for k, removed in enumerate(gone) if not removed]
@@ -194,12 +196,12 @@ def _removed(
             yield _Edit(parts[before].end, run[-1].end)
 
 
-def _lines(text: str, part: _Node) -> _Edit:
+def _lines(text: str, part: _YamlValue) -> _Edit:
     """Return the edit that removes the lines of a member of a block, with the comment after it."""
     return _Edit(_line_start(text, part.start), min(_line_end(text, part.end) + 1, len(text)))
 
 
-def _begins_line(text: str, part: _Node) -> bool:
+def _begins_line(text: str, part: _YamlValue) -> bool:
     return not text[_line_start(text, part.start) : part.start].strip()
 
 

@@ -260,12 +260,12 @@ def _refused(event: yaml.Event, rule: str) -> InputError:
     return InputError(f"{_place(event.start_mark)}: {rule}")
 
 
-class _Mark(Protocol):
+class _YamlMark(Protocol):
     line: int
     column: int
 
 
-def _place(mark: _Mark | None) -> str:
+def _place(mark: _YamlMark | None) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
 
 

@@ -135,11 +135,11 @@ def _best_edges(graph: PairGraph, costs: Sequence[int], limits: Limits) -> list[
     by_size: dict[int, dict[Edge, int]] = defaultdict(dict)
     for edge, k in edges.items():
         by_size[int(graph.size[k])][edge] = costs[k]
-    classes = [_SizeClass(size, of_edge, limits) for size, of_edge in sorted(by_size.items())]
+    classes = [_EdgesOfSize(size, of_edge, limits) for size, of_edge in sorted(by_size.items())]
     return [edges[edge] for edge in _share_capacity(classes, graph.capacity)]
 
 
-class _Tangent(NamedTuple):
+class _PriceOptimum(NamedTuple):
     """The best matching at a price per edge."""
 
     price: Fraction
@@ -170,7 +170,7 @@ class _Edge(dict[str, int]):
         return super().get(key, default)
 
 
-class _SizeClass:
+class _EdgesOfSize:
     """The edges that take the same number of GPUs."""
 
     def __init__(self, size: int, costs: Mapping[Edge, int], limits: Limits) -> None:
@@ -204,7 +204,7 @@ class _SizeClass:
         """Return the total cost of the edges."""
         return sum(self._costs[edge] for edge in edges)
 
-    def _tangent(self, price: Fraction) -> _Tangent:
+    def _tangent(self, price: Fraction) -> _PriceOptimum:
         import networkx as nx
 
         class OrderedGraph(nx.Graph):  # type: ignore[type-arg]
@@ -216,10 +216,10 @@ class _SizeClass:
             if (weight := cost * price.denominator - price.numerator) > 0:
                 graph.add_edge(*edge, weight=weight)
         edges = frozenset(map(frozenset, nx.max_weight_matching(graph)))
-        return _Tangent(price, edges, self.value(edges))
+        return _PriceOptimum(price, edges, self.value(edges))
 
 
-def _share_capacity(classes: Sequence[_SizeClass], capacity: int) -> list[Edge]:
+def _share_capacity(classes: Sequence[_EdgesOfSize], capacity: int) -> list[Edge]:
     """Return the best matchings of all classes that fit in ``capacity`` GPUs together."""
     while True:
         bound, numbers = _knapsack(classes, capacity)
@@ -228,7 +228,7 @@ def _share_capacity(classes: Sequence[_SizeClass], capacity: int) -> list[Edge]:
             return [edge for edges in chosen for edge in edges]
 
 
-def _knapsack(classes: Sequence[_SizeClass], capacity: int) -> tuple[Fraction, tuple[int, ...]]:
+def _knapsack(classes: Sequence[_EdgesOfSize], capacity: int) -> tuple[Fraction, tuple[int, ...]]:
     """Return the largest sum of the classes' bounds, and the edges each class then gets."""
     bounds = [[c.bound(number) for number in range(c.most + 1)] for c in classes]
 

@@ -148,12 +148,12 @@ def searched(
     budget: Budget,
     seed: int = 0,
     start: Prices | None = None,
-) -> MatchingSearch:
+) -> SearchState:
     """Solve a checked problem; return the state of the search at its end."""
     whole = rounded(problem, run)
     budget.spend(_STEPS_TO_READ * len(problem) ** 2)
     reading = budget.now() - began
-    search = MatchingSearch(whole, run, budget.earlier(_FINISH * reading))
+    search = SearchState(whole, run, budget.earlier(_FINISH * reading))
     if len(problem) > 0:
         search.solve(seed, start)
     return search
@@ -189,7 +189,7 @@ def compile_kernels() -> None:
 
 
 @dataclass
-class MatchingSearch:
+class SearchState:
     """The state of a search, so that its results at the deadline can be returned."""
 
     whole: Rounded
@@ -282,7 +282,7 @@ def of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
     return Bracket(best, fewer, more, bracket.bound2)
 
 
-def matching_of(problem: PairingArguments, search: MatchingSearch) -> Matching:
+def matching_of(problem: PairingArguments, search: SearchState) -> Matching:
     """Convert the result back to the given jobs and values."""
     n, whole = len(problem), search.whole
     mate = np.full(n, -1, dtype=np.int64)
@@ -308,7 +308,7 @@ def matching_of(problem: PairingArguments, search: MatchingSearch) -> Matching:
     return Matching(mate, value, bound, gap, status, certificate, prices)
 
 
-def _certificate(whole: Rounded, search: MatchingSearch) -> Certificate:
+def _certificate(whole: Rounded, search: SearchState) -> Certificate:
     main = tuple(
         _dual(c.nodes, t, whole.scale, search.run)
         for c, t in zip(whole.classes, search.main, strict=False)
@@ -332,7 +332,7 @@ def _dual(nodes: Ints, tangent: Tangent, scale: float, run: KernelCompiler) -> D
     return Dual(nodes, tangent.price / scale, potential, blossoms)
 
 
-def _prices(whole: Rounded, search: MatchingSearch, n: int) -> Prices:
+def _prices(whole: Rounded, search: SearchState, n: int) -> Prices:
     job = np.full(n, np.nan)
     partner = np.full(n, -1, dtype=np.int64)
     gpu = 0.0
