@@ -47,8 +47,8 @@ def simulate(options: Namespace) -> int:
     with working("drawing the scenario"):
         scenario = asked.setup.scenario(options.seed)
     scenario.require_possible()
-    _compile_ahead([options.policy], len(scenario.trace.jobs))
-    jobs = len(scenario.trace.jobs)
+    _compile_ahead([options.policy], len(scenario.trace))
+    jobs = len(scenario.trace)
     with counting("simulating") as show:
         history = scenario.simulate(
             policy,
@@ -75,7 +75,7 @@ def compare(options: Namespace) -> int:
         folder = options.output or stack.enter_context(tempfile.TemporaryDirectory())
         campaign = SimulationCampaign(asked.setup, options.policies, seeds, Path(folder))
         _refuse_another(campaign)
-        _compile_ahead(options.policies, len(asked.setup.trace.jobs))
+        _compile_ahead(options.policies, len(asked.setup.trace))
         try:
             with counting("simulating") as progress:
                 failures = campaign.run(options.jobs or os.cpu_count() or 1, progress)

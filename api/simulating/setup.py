@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
@@ -106,7 +108,7 @@ def request(options: Namespace) -> SimulationRequest:
     _check_draws(setup)
     drawn = _drawn_text(setup)
     facts = {
-        "trace": _trace_text(trace, len(whole.jobs)),
+        "trace": _trace_text(trace, len(whole)),
         "note": "; ".join(whole.notes),
         "cluster": _cluster_text(world),
         "world": _world_text(source, world),
@@ -128,11 +130,11 @@ def request(options: Namespace) -> SimulationRequest:
 
 
 def _check_draws(setup: Setup) -> None:
-    jobs = setup.trace.jobs
+    jobs = len(setup.trace)
     with _naming("--gsla"):
-        with_gslas(setup.trace.replace(jobs[:1]), setup.gslas, 0)
-    if setup.sample is not None and setup.sample > len(jobs):
-        rule = f"must be <= {len(jobs)} (the number of jobs), got {setup.sample}"
+        with_gslas(setup.trace.take([0]), setup.gslas, 0)
+    if setup.sample is not None and setup.sample > jobs:
+        rule = f"must be <= {jobs} (the number of jobs), got {setup.sample}"
         raise InputError(rule, "--sample")
 
 
@@ -152,7 +154,7 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
         trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
     else:
         trace, measured_on = _read_file(options, reference)
-    if not trace.jobs:
+    if not len(trace):
         raise InputError("must have at least one job, got none", "", source_name(source))
     return trace, measured_on
 
@@ -190,7 +192,7 @@ def _filtered(trace: Trace, options: Namespace) -> Trace:
     if options.busiest:
         with _naming("--busiest"):
             trace = busiest(trace, options.busiest)
-    if not trace.jobs:
+    if not len(trace):
         raise InputError("must leave at least one job, left none", "--window, --max-workers")
     return from_zero(trace)
 
@@ -319,7 +321,7 @@ def _source(source: str) -> Instance | DataSet:
 
 
 def _default_gslas(trace: Trace) -> str:
-    return "none" if any(job.gsla is not None for job in trace.jobs) else DEFAULT_GSLAS
+    return "none" if np.isfinite(trace.columns.gsla).any() else DEFAULT_GSLAS
 
 
 def _beliefs(text: str) -> Beliefs:
@@ -348,11 +350,11 @@ def _rules(options: Namespace) -> Options:
 
 
 def _trace_text(trace: Trace, whole: int) -> str:
-    jobs = number(len(trace.jobs), "job")
-    part = "" if len(trace.jobs) == whole else f" of {whole:,}"
+    jobs = number(len(trace), "job")
+    part = "" if len(trace) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
     hours = f"{f'{asked:.2g}' if asked < 10 else fixed(asked, 0)} GPU hours of work"
-    span = duration(trace.jobs[-1].arrival_s)
+    span = duration(float(trace.columns.arrival_s[-1]))
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
 
@@ -367,10 +369,10 @@ def _offered_load(trace: Trace, world: Instance, sample: int | None) -> float | 
 
     For a sample, it is the expected ratio.
     """
-    span_s = trace.jobs[-1].arrival_s
+    span_s = float(trace.columns.arrival_s[-1])
     if not span_s:
         return None
-    part = 1.0 if sample is None else sample / len(trace.jobs)
+    part = 1.0 if sample is None else sample / len(trace)
     return part * trace.gpu_seconds / (_pace(trace, world) * span_s)
 
 
@@ -387,7 +389,7 @@ def _pace(trace: Trace, world: Instance) -> float:
     A GPU is weighted by the mean speed of its model over the trace's workloads, or over all
     workloads of the world if some are drawn.
     """
-    named = {job.workload for job in trace.jobs}
+    named = {*trace.columns.workload.tolist()}
     drawn = not named <= world.workloads.keys()
     ran = [each for name, each in world.workloads.items() if drawn or name in named]
     return math.fsum(
@@ -398,10 +400,10 @@ def _pace(trace: Trace, world: Instance) -> float:
 
 def _drawn_text(setup: Setup) -> str:
     """Return the properties that seeds draw because the trace lacks them."""
-    jobs = setup.trace.jobs
-    unknown = [job for job in jobs if job.workload not in setup.world.workloads]
-    foreign = sum(job.workload is not None for job in unknown)
-    without = sum(job.gsla is None for job in jobs) if setup.gslas != "none" else 0
+    jobs = setup.trace.columns
+    unknown = [name for name in jobs.workload.tolist() if name not in setup.world.workloads]
+    foreign = sum(name is not None for name in unknown)
+    without = int(np.isnan(jobs.gsla).sum()) if setup.gslas != "none" else 0
     parts = []
     if setup.sample:
         parts.append(f"a sample of {number(setup.sample, 'job')}")

@@ -98,6 +98,8 @@ class SimulationCampaign:
         drawn = (setup.gslas, setup.workloads, setup.sample)
         parts = (setup.trace, drawn, setup.beliefs, setup.options)
         digest = hashlib.sha256("\n".join(map(repr, parts)).encode())
+        for column in vars(setup.trace.columns).values():
+            digest.update(repr(column.tolist()).encode())
         digest.update(json_text(setup.world.to_data()).encode())
         if isinstance(setup.beliefs, Model):
             digest.update(read_bytes(setup.beliefs.path))

@@ -18,7 +18,7 @@ from dovetail.executor.simulation.history import History, Stay
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE
 from dovetail.instances.slowdowns.shares import share_total
-from dovetail.instances.traces.trace import Trace
+from dovetail.instances.traces.trace import Texts, Trace
 from dovetail.solver.types import OPTIMAL_GAP
 
 Table = dict[str, NDArray[Any]]
@@ -233,7 +233,7 @@ def summary(history: History, trace: Trace) -> dict[str, float]:
         The jobs of that run.
     """
     jobs = job_table(history, trace)
-    found: dict[str, float] = {"jobs": len(trace.jobs)}
+    found: dict[str, float] = {"jobs": len(trace)}
     found |= _times(jobs)
     found |= _gslas(jobs)
     found |= _services(jobs)
@@ -255,9 +255,8 @@ def job_table(history: History, trace: Trace) -> Table:
     ``slowdown``, ``worst_slowdown``, ``shared_s``, ``breach_s``, ``starts``,
     ``sharing_benefit`` (NaN: never started with a co-runner) and ``fairness``.
     """
-    given = trace.jobs
-    arrival = np.array([job.arrival_s for job in given])
-    workers = np.array([job.workers for job in given], dtype=np.int64)
+    given = trace.columns
+    arrival, workers = given.arrival_s, given.workers
     first, finish, work, solo, held, shared, worst, breach, idle_at, left = _columns(
         [_OUTCOME(outcome) for outcome in history.outcomes], 10
     )
@@ -265,13 +264,13 @@ def job_table(history: History, trace: Trace) -> Table:
     waited = idle_at - arrival + left * solo / work
     contention = _contention(arrival, finish, workers, history.gpus)
     return {
-        "job": np.array([job.id for job in given], dtype=np.str_),
-        "tenant": np.array([job.tenant or "" for job in given], dtype=np.str_),
-        "workload": np.array([job.workload or "" for job in given], dtype=np.str_),
-        "priority": np.array([job.priority for job in given], dtype=np.str_),
+        "job": _texts(given.id),
+        "tenant": _texts(given.tenant),
+        "workload": _texts(given.workload),
+        "priority": _texts(given.priority),
         "workers": workers,
-        "weight": np.array([job.weight for job in given], dtype=np.float64),
-        "gsla": np.array([job.gsla or np.nan for job in given], dtype=np.float64),
+        "weight": given.weight,
+        "gsla": given.gsla,
         "arrival_s": arrival,
         "first_start_s": first,
         "finish_s": finish,
@@ -292,6 +291,10 @@ def job_table(history: History, trace: Trace) -> Table:
         "sharing_benefit": np.where(np.isfinite(waited), waited / jct, np.nan),
         "fairness": jct / (solo * contention),
     }
+
+
+def _texts(column: Texts) -> NDArray[np.str_]:
+    return np.array([text or "" for text in column.tolist()], dtype=np.str_)
 
 
 def series_table(history: History) -> Table:

@@ -99,7 +99,7 @@ class SimulatedPool:
         self._jobs = self._seen_as(trace)
         self.history = History(
             self._jobs,
-            [JobTimes(job.duration_s) for job in trace.jobs],
+            list(map(JobTimes, trace.columns.duration_s.tolist())),
             gpus=len(self.state.machines),
         )
         self._room_mib = np.array([room_mib(mib) for mib in self.state.machines.memory_mib])
@@ -352,7 +352,7 @@ class SimulatedPool:
         """Return the jobs as the policy sees them, with believed work."""
         place = {name: k for k, name in enumerate(self.state.names)}
         options = self._options
-        error = self._draw.standard_normal(len(trace.jobs)) * options.estimate_error
+        error = self._draw.standard_normal(len(trace)) * options.estimate_error
         return [
             Job(
                 number=k,

@@ -121,19 +121,23 @@ class Setup:
         known = self.world.workloads
         names = self.workloads or tuple(known)
         largest = {k: largest_gang(self.world.cluster, known[k].memory_mib) for k in known}
+        workers = trace.columns.workers
         fitting = {
-            workers: tuple(name for name in names if workers <= largest.get(name, 0)) or names
-            for workers in {job.workers for job in trace.jobs}
+            count: tuple(name for name in names if count <= largest.get(name, 0)) or names
+            for count in np.unique(workers).tolist()
         }
-        drawn = {each: with_workloads(trace, each, seed).jobs for each in set(fitting.values())}
-        return trace.replace(drawn[fitting[job.workers]][k] for k, job in enumerate(trace.jobs))
+        found = trace.columns.workload
+        for each in dict.fromkeys(fitting.values()):
+            drawn = with_workloads(trace, each, seed).columns.workload
+            wanted = [count for count, among in fitting.items() if among == each]
+            found = np.where(np.isin(workers, wanted), drawn, found)
+        return trace.altered(workload=found)
 
     def _known(self, trace: Trace) -> Trace:
         """Return the trace without the workloads that this world does not have."""
-        return trace.replace(
-            job if job.workload in self.world.workloads else dataclasses.replace(job, workload=None)
-            for job in trace.jobs
-        )
+        known = self.world.workloads
+        named = trace.columns.workload.tolist()
+        return trace.altered(workload=[name if name in known else None for name in named])
 
 
 def _seed_of(seed: int, stream: int) -> int:

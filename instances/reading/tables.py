@@ -25,7 +25,7 @@ Cell = str | int | float | None
 _R = TypeVar("_R", bound=Record)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Row:
     """One row of a table, and its line."""
 

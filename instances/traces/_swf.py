@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.reading.tables import Row, as_number, lines_of
-from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._sheet import Sheet, numbers_of
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Trace
 
 FIELDS: Final = (
     *("job number", "submit time", "wait time", "run time", "allocated processors"),
@@ -24,12 +28,31 @@ FIELDS: Final = (
     *("preceding job", "think time"),
 )
 
+UNKNOWN: Final = -1
+
 
 def _read(path: Path, name: str, cores_per_gpu: int = 1) -> Trace:
     """Return the trace; processors are GPUs, or ``cores_per_gpu`` of them make one GPU."""
     if cores_per_gpu < 1:
         raise InputError(f"must be >= 1, got {cores_per_gpu}", "cores_per_gpu")
-    return jobs_of(name, (_job(row, cores_per_gpu) for row in _rows(path)))
+    sheet = Sheet(_rows(path))
+    allocated = _known(sheet, "allocated processors")
+    asked = allocated > 0
+    processors = np.where(asked, allocated, _known(sheet, "requested processors", ~asked))
+    duration_s, user = _known(sheet, "run time"), _known(sheet, "user")
+    ran = (processors > 0) & (duration_s > 0)
+    numbers = sheet.counts("job number", 0, ran)
+    arrival_s = sheet.numbers("submit time", ran)
+    sheet.require_sound()
+    columns = JobColumns.of(
+        [f"job-{int(number)}" for number in numbers.tolist()],
+        arrival_s,
+        np.ceil(processors / cores_per_gpu),
+        duration_s,
+        tenant=[None if each == UNKNOWN else f"user-{each:g}" for each in user.tolist()],
+    )
+    jobs = columns.take(ran)
+    return Trace.of_columns(name, jobs, left_out(len(sheet) - len(jobs), len(sheet)))
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -44,29 +67,17 @@ def _rows(path: Path) -> Iterator[Row]:
         yield Row(source, number, dict(zip(FIELDS, fields, strict=True)))
 
 
-def _job(row: Row, cores_per_gpu: int) -> TraceJob | None:
-    processors = _known(row, "allocated processors") or _known(row, "requested processors")
-    duration_s, user = _known(row, "run time"), _known(row, "user")
-    if not processors or not duration_s:
-        return None
-    return TraceJob(
-        id=f"job-{row.count('job number', least=0)}",
-        arrival_s=row.number("submit time"),
-        workers=math.ceil(processors / cores_per_gpu),
-        duration_s=duration_s,
-        tenant=None if user is None else f"user-{user:g}",
-    )
+def _known(sheet: Sheet, field: str, among: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    """Return a field that must be known or -1 in some rows, all by default."""
+    found = numbers_of(sheet.cells(field))
+    broken = ~((found == UNKNOWN) | ((found >= 0) & (found < math.inf)))
+    sheet.refuse(broken if among is None else broken & among, lambda row: _refuse(row, field))
+    return np.where(broken, UNKNOWN, found)
 
 
-def _known(row: Row, field: str) -> float | None:
-    """Return the value of a field, or None if it is -1."""
+def _refuse(row: Row, field: str) -> None:
     text = row.values[field]
-    number = as_number(text)
-    if number == -1:
-        return None
-    if number is None or not 0 <= number < math.inf:
-        raise row.broken(field, f"must be a number >= 0, or -1 for unknown, got {shown(text)}")
-    return number
+    raise row.broken(field, f"must be a number >= 0, or -1 for unknown, got {shown(text)}")
 
 
 def _recognises(first: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
@@ -26,9 +27,10 @@ from dovetail.instances.reading.tables import (
     read_table,
     used,
 )
-from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._sheet import Sheet, numbered
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Texts, Trace, TraceJob
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
     "id": str,
@@ -80,19 +82,45 @@ def _trace(table: Table, name: str, named: Named) -> Trace:
     read = {column.name for column in columns}
     unread = [column for column in table.header if column not in read]
     notes = [f"columns that are not read: {listed(unread)}"] if unread else []
-    return jobs_of(name, _jobs(table, columns, named), notes)
+    sheet = Sheet(table.rows)
+    _to_seconds(sheet, column_of("arrival_s", columns))
+    found = {column.path: sheet.values(column) for column in columns}
+    found.setdefault("id", numbered(sheet))
+    jobs = JobColumns.of(**_with_defaults(found))
+    doubtful = jobs.may_break_a_rule() | np.equal(jobs.id, None)
+    doubtful |= jobs.workers != np.floor(jobs.workers)
+    sheet.refuse(doubtful, lambda row: _job(row, columns, named))
+    ran = np.ones(len(sheet), dtype=np.bool_)
+    if named:
+        ran = (jobs.workers != 0) & (jobs.duration_s != 0)
+    _refuse_repeated(sheet, jobs.id, ran, column_of("id", columns))
+    sheet.require_sound()
+    jobs = jobs.take(ran)
+    return Trace.of_columns(name, jobs, (*left_out(len(sheet) - len(jobs), len(sheet)), *notes))
 
 
-def _jobs(table: Table, columns: Sequence[Column], named: Named) -> Iterator[TraceJob | None]:
+def _with_defaults(found: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return columns with the default values in empty cells."""
+    columns = dict(found)
+    for path, default in _DEFAULTS.items():
+        if path in found:
+            empty = np.equal(found[path], None) if _KINDS[path] is str else np.isnan(found[path])
+            columns[path] = np.where(empty, default, found[path])
+    return columns
+
+
+def _refuse_repeated(sheet: Sheet, ids: Texts, among: NDArray[np.bool_], column: str) -> None:
+    """Note the error of the first row whose id an earlier one of these rows has, too."""
+    if len({*ids[among].tolist()}) == among.sum():
+        return
     lines: dict[str, int] = {}
-    for row in _in_seconds(table.rows, column_of("arrival_s", columns)):
-        job = _job(row, columns, named)
-        if job is not None and job.id in lines:
-            rule = f"ids must differ, got {shown(job.id)} in {row.counted_as} {lines[job.id]} too"
-            raise row.broken(column_of("id", columns), rule)
-        if job is not None:
-            lines[job.id] = row.line
-        yield job
+    for k in np.flatnonzero(among).tolist():
+        row, name = sheet.rows[k], ids[k]
+        if name in lines:
+            rule = f"ids must differ, got {shown(name)} in {row.counted_as} {lines[name]} too"
+            sheet.note(k, row.broken(column, rule))
+            return
+        lines[name] = row.line
 
 
 def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
@@ -124,20 +152,16 @@ def _own_columns(table: Table) -> tuple[Column, ...]:
         raise InputError(f"{error.rule}; {remedy}", error.path, error.source) from None
 
 
-def _in_seconds(rows: Iterator[Row], column: str) -> Iterable[Row]:
-    """Return rows with a column of times converted to seconds since the first."""
-    beginning = list(islice(rows, 1))
-    first = beginning[0].values[column] if beginning else ""
-    rows = chain(beginning, rows)
+def _to_seconds(sheet: Sheet, column: str) -> None:
+    """Convert a column of times to seconds since the first of them."""
+    first = sheet.rows[0].values[column] if sheet.rows else ""
     if not first or as_number(first) is not None:
-        return rows
-    known = list(rows)
-    moments = _moments(known, column)
+        return
+    sheet.require_sound()
+    moments = _moments(sheet.rows, column)
     start = min(moments)
-    return [
-        dataclasses.replace(row, values={**row.values, column: str((at - start).total_seconds())})
-        for row, at in zip(known, moments, strict=True)
-    ]
+    for row, at in zip(sheet.rows, moments, strict=True):
+        row.values[column] = str((at - start).total_seconds())
 
 
 def _moments(rows: Sequence[Row], column: str) -> list[datetime]:

@@ -6,9 +6,8 @@ other jobs; workloads and gSLAs come from separate streams.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._streams import stream
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import Trace
 
 _Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
@@ -46,11 +45,10 @@ def with_workloads(
     if not names:
         raise InputError("must name at least one workload", "workloads")
     odds = None if weights is None else _odds(names, weights)
-    drawn = stream(seed, "workload").choice(len(names), len(trace.jobs), p=odds)
-    return trace.replace(
-        job if job.workload is not None else dataclasses.replace(job, workload=names[k])
-        for job, k in zip(trace.jobs, drawn.tolist(), strict=True)
-    )
+    drawn = stream(seed, "workload").choice(len(names), len(trace), p=odds)
+    own = trace.columns.workload
+    found = np.array(names, dtype=object)[drawn]
+    return trace.altered(workload=np.where(np.equal(own, None), found, own))
 
 
 def _odds(names: Sequence[str], weights: Sequence[float]) -> NDArray[np.float64]:
@@ -84,16 +82,10 @@ def with_gslas(trace: Trace, spec: str, seed: int) -> Trace:
     if spec == "none":
         return trace
     parsed = _Spec.of(spec)
-    values = parsed.draw(stream(seed, "gsla"), len(trace.jobs))
-    gets = stream(seed, "gsla part").random(len(trace.jobs)) < parsed.part
-    return trace.replace(_with_gslas(trace.jobs, values, gets))
-
-
-def _with_gslas(
-    jobs: Sequence[TraceJob], values: NDArray[np.float64], gets: NDArray[np.bool_]
-) -> Iterator[TraceJob]:
-    for job, value, got in zip(jobs, values.tolist(), gets.tolist(), strict=True):
-        yield dataclasses.replace(job, gsla=value) if got and job.gsla is None else job
+    values = parsed.draw(stream(seed, "gsla"), len(trace))
+    gets = stream(seed, "gsla part").random(len(trace)) < parsed.part
+    own = trace.columns.gsla
+    return trace.altered(gsla=np.where(gets & np.isnan(own), values, own))
 
 
 class _Spec(NamedTuple):

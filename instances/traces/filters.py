@@ -5,24 +5,23 @@ Raises: every function raises ``InputError`` when an argument is out of its rang
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._streams import stream
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import Trace
 
 
 def window(trace: Trace, from_s: float, to_s: float) -> Trace:
     """Return the jobs that arrive at ``from_s`` or later and before ``to_s``."""
     if not 0 <= from_s < to_s:
         raise InputError(f"must be 0 <= from < to, got {from_s:.15g} and {to_s:.15g}", "window")
-    return _those(trace, lambda job: from_s <= job.arrival_s < to_s)
+    arrival_s = trace.columns.arrival_s
+    return trace.take((from_s <= arrival_s) & (arrival_s < to_s))
 
 
 def busiest(trace: Trace, jobs: int) -> Trace:
@@ -33,14 +32,14 @@ def busiest(trace: Trace, jobs: int) -> Trace:
     earlier arrival.
     """
     _check_count(trace, jobs, "busiest")
-    arrival_s = _arrivals(trace)
-    demand = np.array([job.workers * job.duration_s for job in trace.jobs])
+    arrival_s = trace.columns.arrival_s
+    demand = trace.columns.workers * trace.columns.duration_s
     before = np.concatenate([[0.0], np.cumsum(demand)])
     gpu_s = before[jobs:] - before[:-jobs]
     span_s = arrival_s[jobs - 1 :] - arrival_s[: len(arrival_s) - jobs + 1]
     load = np.divide(gpu_s, span_s, out=np.full_like(gpu_s, math.inf), where=span_s > 0)
     start = int(np.lexsort((np.arange(len(load)), -gpu_s, -load))[0])
-    return trace.replace(trace.jobs[start : start + jobs])
+    return trace.take(slice(start, start + jobs))
 
 
 def busiest_period(trace: Trace, length_s: float) -> Trace:
@@ -50,28 +49,26 @@ def busiest_period(trace: Trace, length_s: float) -> Trace:
     section 5.1) and later papers sample the jobs of the busiest eight hours.
     """
     _check_above_0(length_s, "busiest_period")
-    if not trace.jobs:
+    if not len(trace):
         return trace
-    arrival_s = _arrivals(trace)
+    arrival_s = trace.columns.arrival_s
     ends = np.searchsorted(arrival_s, arrival_s + length_s)
     start = int(np.argmax(ends - np.arange(len(ends))))
-    return trace.replace(trace.jobs[start : int(ends[start])])
+    return trace.take(slice(start, int(ends[start])))
 
 
 def sample(trace: Trace, jobs: int, seed: int) -> Trace:
     """Return ``jobs`` of the jobs, drawn without replacement."""
     _check_count(trace, jobs, "sample")
-    drawn = stream(seed, "sample").choice(len(trace.jobs), jobs, replace=False)
-    return trace.replace(trace.jobs[k] for k in sorted(drawn.tolist()))
+    drawn = stream(seed, "sample").choice(len(trace), jobs, replace=False)
+    return trace.take(np.sort(drawn))
 
 
 def faster(trace: Trace, factor: float) -> Trace:
     """Return the trace with every gap between arrivals divided by ``factor``."""
     _check_above_0(factor, "factor of arrivals")
     first_s = _first(trace)
-    return trace.replace(
-        _with_arrival(job, first_s + (job.arrival_s - first_s) / factor) for job in trace.jobs
-    )
+    return trace.altered(arrival_s=first_s + (trace.columns.arrival_s - first_s) / factor)
 
 
 def from_zero(trace: Trace) -> Trace:
@@ -79,46 +76,41 @@ def from_zero(trace: Trace) -> Trace:
     first_s = _first(trace)
     if not first_s:
         return trace
-    return trace.replace(_with_arrival(job, job.arrival_s - first_s) for job in trace.jobs)
+    return trace.altered(arrival_s=trace.columns.arrival_s - first_s)
 
 
 def largest(trace: Trace, workers: int) -> Trace:
     """Return the jobs of at most ``workers`` GPUs."""
     _check_above_0(workers, "largest gang")
-    return _those(trace, lambda job: job.workers <= workers)
+    return trace.take(trace.columns.workers <= workers)
 
 
 def clipped(trace: Trace, workers: int) -> Trace:
     """Return the trace with larger gangs cut to ``workers`` GPUs, with unchanged durations."""
     _check_above_0(workers, "largest gang")
-    return trace.replace(
-        dataclasses.replace(job, workers=min(workers, job.workers)) for job in trace.jobs
-    )
+    return trace.altered(workers=np.minimum(workers, trace.columns.workers))
 
 
 def tenants(trace: Trace, names: Collection[str]) -> Trace:
     """Return the jobs of some tenants."""
-    known = dict.fromkeys(job.tenant for job in trace.jobs if job.tenant is not None)
+    owners = trace.columns.tenant.tolist()
+    known = dict.fromkeys(owner for owner in owners if owner is not None)
     for name in names:
         if name not in known:
             raise InputError(f"must be one of {listed(known, 20)}, got {shown(name)}", "tenants")
-    return _those(trace, lambda job: job.tenant in names)
+    return trace.take(np.array([owner in names for owner in owners], dtype=np.bool_))
 
 
 def with_durations(trace: Trace, factor: float) -> Trace:
     """Return the trace with every duration multiplied by ``factor``."""
     _check_above_0(factor, "duration factor")
-    return trace.replace(
-        dataclasses.replace(job, duration_s=job.duration_s * factor) for job in trace.jobs
-    )
+    return trace.altered(duration_s=trace.columns.duration_s * factor)
 
 
 def at_most(trace: Trace, duration_s: float) -> Trace:
     """Return the trace with longer durations cut to ``duration_s``."""
     _check_above_0(duration_s, "longest duration")
-    return trace.replace(
-        dataclasses.replace(job, duration_s=min(duration_s, job.duration_s)) for job in trace.jobs
-    )
+    return trace.altered(duration_s=np.minimum(duration_s, trace.columns.duration_s))
 
 
 def filtered(trace: Trace, filters: Iterable[str], seed: int = 0) -> Trace:
@@ -194,25 +186,13 @@ def _whole(number: float, name: str) -> int:
     return int(number)
 
 
-def _those(trace: Trace, wanted: Callable[[TraceJob], bool]) -> Trace:
-    return trace.replace(job for job in trace.jobs if wanted(job))
-
-
-def _with_arrival(job: TraceJob, arrival_s: float) -> TraceJob:
-    return dataclasses.replace(job, arrival_s=arrival_s)
-
-
 def _first(trace: Trace) -> float:
-    return trace.jobs[0].arrival_s if trace.jobs else 0.0
-
-
-def _arrivals(trace: Trace) -> NDArray[np.float64]:
-    return np.array([job.arrival_s for job in trace.jobs])
+    return float(trace.columns.arrival_s[0]) if len(trace) else 0.0
 
 
 def _check_count(trace: Trace, jobs: int, name: str) -> None:
-    if not 1 <= jobs <= len(trace.jobs):
-        rule = f"must be between 1 and the {len(trace.jobs)} jobs of the trace, got {jobs}"
+    if not 1 <= jobs <= len(trace):
+        rule = f"must be between 1 and the {len(trace)} jobs of the trace, got {jobs}"
         raise InputError(rule, name, trace.name)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import PHILLY
 from dovetail.instances.traces._streams import stream
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Trace
 
 
 def synthetic(
@@ -56,15 +56,10 @@ def synthetic(
     duration_s = np.round(np.clip(drawn_s, least_s, most_s))
     gap_s = float((workers * duration_s).mean()) / (load * gpus)
     arrival_s = np.round(np.cumsum(stream(seed, "arrival").exponential(gap_s, jobs)))
-    columns = (arrival_s - arrival_s[0], workers, duration_s)
     width = len(str(jobs - 1))
-    return Trace(
-        f"synthetic-{jobs}-seed-{seed}",
-        tuple(
-            TraceJob(f"j{k:0{width}d}", *row)
-            for k, row in enumerate(zip(*(column.tolist() for column in columns), strict=True))
-        ),
-    )
+    ids = [f"j{k:0{width}d}" for k in range(jobs)]
+    columns = JobColumns.of(ids, arrival_s - arrival_s[0], workers, duration_s)
+    return Trace.of_columns(f"synthetic-{jobs}-seed-{seed}", columns)
 
 
 def _drawn(jobs: int, seed: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

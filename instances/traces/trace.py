@@ -1,13 +1,17 @@
-"""The records of a trace: jobs with their arrival times and durations."""
+"""The records of a trace: jobs with their arrival times and durations, as columns and one by one."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from dovetail.instances._record import ONE_LINE, shown
 from dovetail.instances.errors import InputError
@@ -18,6 +22,9 @@ _MOST_S: Final = 1e11
 
 _MOST_WORKERS: Final = 1_000_000
 _NAME: Final = re.compile(ONE_LINE)
+
+Texts = NDArray[np.object_]
+"""A column of texts; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +89,145 @@ class TraceJob:
         return None
 
 
-@dataclass(frozen=True)
-class Trace:
-    """Jobs in the order of their arrival.
+@dataclass(frozen=True, eq=False)
+class JobColumns:
+    """The jobs of a trace, a column for each field of ``TraceJob``.
 
     Attributes
     ----------
+    id, workload, priority, tenant : (jobs,) object
+        Texts; None where a job has none.
+    arrival_s, duration_s, weight : (jobs,) float
+        Numbers.
+    workers : (jobs,) int
+        Numbers of GPUs; in columns that are not checked yet also float, so that any number fits.
+    gsla : (jobs,) float
+        NaN where a job has none.
+    """
+
+    id: Texts
+    arrival_s: NDArray[np.float64]
+    workers: NDArray[Any]
+    duration_s: NDArray[np.float64]
+    workload: Texts
+    gsla: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    priority: Texts
+    tenant: Texts
+
+    @classmethod
+    def of(
+        cls,
+        id: ArrayLike,
+        arrival_s: ArrayLike,
+        workers: ArrayLike,
+        duration_s: ArrayLike,
+        **others: ArrayLike,
+    ) -> JobColumns:
+        """Return columns; those that are not given have the default value in every row."""
+        count = len(np.asarray(arrival_s))
+        columns: dict[str, Any] = {
+            "id": id,
+            "arrival_s": arrival_s,
+            "workers": np.asarray(workers),
+            "duration_s": duration_s,
+            "workload": np.full(count, None),
+            "gsla": np.full(count, math.nan),
+            "weight": np.ones(count),
+            "priority": np.full(count, PRIORITIES[0], dtype=object),
+            "tenant": np.full(count, None),
+            **others,
+        }
+        kinds = dict.fromkeys(("id", "workload", "priority", "tenant"), object)
+        kinds |= dict.fromkeys(("arrival_s", "duration_s", "gsla", "weight"), float)
+        return cls(
+            **{name: np.asarray(column, kinds.get(name)) for name, column in columns.items()}
+        )
+
+    @classmethod
+    def of_jobs(cls, jobs: Sequence[TraceJob]) -> JobColumns:
+        """Return the columns of jobs. A gSLA of NaN, which breaks a rule, becomes -infinity."""
+        found = {
+            field.name: [getattr(job, field.name) for job in jobs]
+            for field in dataclasses.fields(TraceJob)
+        }
+        found["workers"] = [min(count, _MOST_WORKERS + 1) for count in found["workers"]]
+        found["gsla"] = [
+            math.nan if gsla is None else -math.inf if math.isnan(gsla) else gsla
+            for gsla in found["gsla"]
+        ]
+        return cls.of(**found)
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def jobs(self) -> tuple[TraceJob, ...]:
+        """Return the jobs."""
+        columns = {name: column.tolist() for name, column in vars(self).items()}
+        columns["gsla"] = [None if math.isnan(gsla) else gsla for gsla in columns["gsla"]]
+        columns["workers"] = list(map(int, columns["workers"]))
+        return tuple(map(TraceJob, *columns.values()))
+
+    def take(self, rows: Any) -> JobColumns:  # noqa: ANN401 (whatever indexes an array)
+        """Return some of the rows."""
+        return JobColumns(**{name: column[rows] for name, column in vars(self).items()})
+
+    def may_break_a_rule(self, fields: Iterable[str] | None = None) -> NDArray[np.bool_]:
+        """Return the rows for which ``TraceJob.broken_rule`` has to be asked.
+
+        If fields are given, all others are known to break no rule.
+        """
+        sound = np.ones(len(self), dtype=np.bool_)
+        for field in _SOUND if fields is None else fields:
+            sound &= _SOUND[field](getattr(self, field))
+        found: NDArray[np.bool_] = ~sound
+        return found
+
+
+def _all_named(column: Texts) -> NDArray[np.bool_]:
+    return _all_match(column, lambda name: _NAME.fullmatch(name) is not None)
+
+
+def _all_match(column: Texts, match: Callable[[str], bool]) -> NDArray[np.bool_]:
+    names = column.tolist()
+    broken = {name for name in {*names} if name is not None and not match(name)}
+    if not broken:
+        return np.ones(len(names), dtype=np.bool_)
+    return np.array([name not in broken for name in names], dtype=np.bool_)
+
+
+_SOUND: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]] = {
+    "id": _all_named,
+    "arrival_s": lambda column: (column >= 0) & (column <= _MOST_S),
+    "workers": lambda column: (column >= 1) & (column <= _MOST_WORKERS),
+    "duration_s": lambda column: (column > 0) & (column <= _MOST_S),
+    "workload": _all_named,
+    "gsla": lambda column: np.isnan(column) | ((column >= 1) & (column < math.inf)),
+    "weight": lambda column: (column >= 0) & (column < math.inf),
+    "priority": lambda column: _all_match(column, PRIORITIES.__contains__),
+    "tenant": _all_named,
+}
+"""The rows of each column that break no rule."""
+
+
+class Trace:
+    """Jobs in the order of their arrival.
+
+    Parameters
+    ----------
     name : str
         Its name in reports.
-    jobs : tuple of TraceJob
+    jobs : iterable of TraceJob
         Sorted by ``arrival_s``; ids differ.
-    notes : tuple of str
+    notes : iterable of str
         Notes for readers, for example on jobs of a file that were left out.
+
+    Attributes
+    ----------
+    name, notes
+        As given.
+    columns : JobColumns
+        The jobs as columns; not to be changed in place.
 
     Raises
     ------
@@ -102,37 +236,100 @@ class Trace:
     """
 
     name: str
-    jobs: tuple[TraceJob, ...]
-    notes: tuple[str, ...] = ()
+    columns: JobColumns
+    notes: tuple[str, ...]
+
+    def __init__(self, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> None:
+        given = tuple(jobs)
+        self._fill(name, JobColumns.of_jobs(given), notes, given)
+        self.jobs = given
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
         """Return the trace of jobs in any order; jobs that arrive together keep their order."""
-        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)), tuple(notes))
+        return cls(name, sorted(jobs, key=lambda job: job.arrival_s), notes)
 
-    def __post_init__(self) -> None:
-        seen: set[str] = set()
-        before = 0.0
-        for k, job in enumerate(self.jobs):
-            broken = job.broken_rule()
-            if broken:
-                raise InputError(broken[1], f"jobs[{k}].{broken[0]}", self.name)
-            if job.id in seen:
-                raise InputError(
-                    f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id", self.name
-                )
-            if job.arrival_s < before:
-                raise InputError(
-                    "jobs must be in order of arrival", f"jobs[{k}].arrival_s", self.name
-                )
-            seen.add(job.id)
-            before = job.arrival_s
+    @classmethod
+    def of_columns(cls, name: str, columns: JobColumns, notes: Iterable[str] = ()) -> Trace:
+        """Return the trace of columns, like `of`."""
+        made = cls.__new__(cls)
+        made._fill(name, columns.take(np.argsort(columns.arrival_s, kind="stable")), notes)
+        return made
+
+    def _fill(
+        self,
+        name: str,
+        columns: JobColumns,
+        notes: Iterable[str],
+        jobs: Sequence[TraceJob] | None = None,
+        fields: Iterable[str] | None = None,
+    ) -> None:
+        self.name, self.notes = name, tuple(notes)
+        self._require_rules(columns, jobs, fields)
+        workers = columns.workers.astype(np.int64)
+        self.columns = dataclasses.replace(columns, workers=workers)
+
+    def _require_rules(
+        self,
+        columns: JobColumns,
+        jobs: Sequence[TraceJob] | None,
+        fields: Iterable[str] | None,
+    ) -> None:
+        doubtful = columns.may_break_a_rule(fields)
+        doubtful[1:] |= columns.arrival_s[1:] < columns.arrival_s[:-1]
+        ids = columns.id.tolist() if fields is None or "id" in fields else ()
+        again = None
+        if len({*ids}) < len(ids):
+            seen: set[str] = set()
+            again = next(k for k, name in enumerate(ids) if name in seen or seen.add(name))
+            doubtful[again] = True
+        for k in np.flatnonzero(doubtful).tolist():
+            job = jobs[k] if jobs is not None else columns.take([k]).jobs()[0]
+            field, rule = job.broken_rule() or (
+                ("id", f"ids must differ, got {job.id!r} twice")
+                if k == again
+                else ("arrival_s", "jobs must be in order of arrival")
+            )
+            raise InputError(rule, f"jobs[{k}].{field}", self.name)
+
+    @cached_property
+    def jobs(self) -> tuple[TraceJob, ...]:
+        """The jobs, one by one; made when they are first asked for."""
+        return self.columns.jobs()
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        mine, theirs = (self.name, self.notes), (other.name, other.notes)
+        return mine == theirs and self.jobs == other.jobs
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.notes, len(self)))
+
+    def __repr__(self) -> str:
+        return f"Trace({self.name!r}, {len(self)} jobs, {self.notes!r})"
 
     def replace(self, jobs: Iterable[TraceJob]) -> Trace:
         """Return the trace with other jobs, and the same notes."""
-        return dataclasses.replace(self, jobs=tuple(jobs))
+        return Trace(self.name, jobs, self.notes)
+
+    def take(self, rows: Any) -> Trace:  # noqa: ANN401 (whatever indexes an array)
+        """Return the trace of some of the jobs: a mask, a slice or rising numbers."""
+        made = Trace.__new__(Trace)
+        made.name, made.notes, made.columns = self.name, self.notes, self.columns.take(rows)
+        return made
+
+    def altered(self, **columns: ArrayLike) -> Trace:
+        """Return the trace with other columns, whose jobs arrive in the same order."""
+        made = Trace.__new__(Trace)
+        kept = dict(vars(self.columns))
+        made._fill(self.name, JobColumns.of(**(kept | columns)), self.notes, None, columns)
+        return made
 
     @property
     def gpu_seconds(self) -> float:
         """The total work of the jobs: workers times duration, summed."""
-        return math.fsum(job.workers * job.duration_s for job in self.jobs)
+        return math.fsum((self.columns.workers * self.columns.duration_s).tolist())

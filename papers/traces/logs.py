@@ -6,20 +6,26 @@ job. If a job asks for fractions of GPUs, the sum is rounded up.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.reading.tables import Row, read_csv
 from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._sheet import Sheet, numbered
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Trace
 from dovetail.papers.traces.moments import moment
-from dovetail.papers.traces.parts import rounded_up, whole
+from dovetail.papers.traces.parts import rounded_up, whole_gpus
+
+_Column = NDArray[Any]
+"""A value for each row."""
 
 
 class _Log(NamedTuple):
@@ -32,32 +38,32 @@ class _Log(NamedTuple):
     arrival : str
         The column of the arrival; rows in which it is empty are left out.
     gpus, duration_s : callable
-        The GPUs that a row asks for, and the seconds that it ran; 0 if it did not.
+        The GPUs that rows ask for, and the seconds that they ran; 0 where they did not.
     job, tenant : str
         Columns of the name (``job-LINE`` if there is none) and of the job's user.
     dated : bool
         Whether arrivals are local times, not seconds.
-    priority : callable
-        ``batch`` or ``latency``.
+    latency : callable
+        Whether jobs are latency-critical.
     """
 
     columns: tuple[str, ...]
     arrival: str
-    gpus: Callable[[Row], float]
-    duration_s: Callable[[Row], float]
+    gpus: Callable[[Sheet], _Column]
+    duration_s: Callable[[Sheet], _Column]
     job: str | None = None
     tenant: str | None = None
     dated: bool = False
-    priority: Callable[[Row], Literal["batch", "latency"]] = lambda _: "batch"
+    latency: Callable[[Sheet], _Column] = lambda sheet: np.zeros(len(sheet), dtype=np.bool_)
 
 
-def _span(start: str, end: str) -> Callable[[Row], float]:
-    """Return a function of a row: the seconds between two columns, or 0 if one is empty."""
+def _span(start: str, end: str) -> Callable[[Sheet], _Column]:
+    """Return a function of rows: the seconds between two columns, or 0 where one is empty."""
 
-    def seconds(row: Row) -> float:
-        if not (row.values[start].strip() and row.values[end].strip()):
-            return 0.0
-        return max(0.0, row.number(end) - row.number(start))
+    def seconds(sheet: Sheet) -> _Column:
+        given = sheet.given(start) & sheet.given(end)
+        passed_s = sheet.numbers(end, given) - sheet.numbers(start, given)
+        return np.where(given, np.maximum(0.0, passed_s), 0.0)
 
     return seconds
 
@@ -68,8 +74,8 @@ _POD_TIMES: Final = ("creation_time", "scheduled_time", "deletion_time")
 _PHILLY: Final = _Log(
     columns=("timestamp", "duration", "num_gpus", "cluster"),
     arrival="timestamp",
-    gpus=lambda row: row.count("num_gpus", least=0),
-    duration_s=lambda row: row.number("duration"),
+    gpus=lambda sheet: sheet.counts("num_gpus", least=0),
+    duration_s=lambda sheet: sheet.numbers("duration"),
     tenant="cluster",
     dated=True,
 )
@@ -78,8 +84,8 @@ _PHILLY: Final = _Log(
 _HELIOS: Final = _Log(
     columns=("job_id", "vc", "gpu_num", "state", "submit_time", "duration"),
     arrival="submit_time",
-    gpus=lambda row: row.count("gpu_num", least=0),
-    duration_s=lambda row: row.number("duration"),
+    gpus=lambda sheet: sheet.counts("gpu_num", least=0),
+    duration_s=lambda sheet: sheet.numbers("duration"),
     job="job_id",
     tenant="vc",
     dated=True,
@@ -89,21 +95,21 @@ _HELIOS: Final = _Log(
 _ALIBABA_2023: Final = _Log(
     columns=("name", "num_gpu", "gpu_milli", "qos", *_POD_TIMES),
     arrival="creation_time",
-    gpus=lambda row: row.count("num_gpu", least=0) * row.number("gpu_milli") / 1000,
+    gpus=lambda sheet: sheet.counts("num_gpu", least=0) * sheet.numbers("gpu_milli") / 1000,
     duration_s=_span("scheduled_time", "deletion_time"),
     job="name",
-    priority=lambda row: "latency" if row.values["qos"] == "LS" else "batch",
+    latency=lambda sheet: np.array([cell == "LS" for cell in sheet.cells("qos")], np.bool_),
 )
 
 # Yang et al., Prism (NSDI 2025): cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv.
 _ALIBABA_2025: Final = _Log(
     columns=("instance_sn", "role", "app_name", "gpu_request", *_POD_TIMES),
     arrival="creation_time",
-    gpus=lambda row: row.number("gpu_request"),
+    gpus=lambda sheet: sheet.numbers("gpu_request"),
     duration_s=_span("scheduled_time", "deletion_time"),
     job="instance_sn",
     tenant="app_name",
-    priority=lambda _: "latency",
+    latency=lambda sheet: np.ones(len(sheet), dtype=np.bool_),
 )
 
 # Duan et al., GFS (ASPLOS 2026): cluster-trace-v2026-spot-gpu, job_info_df.csv.
@@ -113,8 +119,8 @@ _ALIBABA_2026: Final = _Log(
         *("submit_time", "duration", "job_type"),
     ),
     arrival="submit_time",
-    gpus=lambda row: row.number("gpu_request") * row.count("worker_num", least=0),
-    duration_s=lambda row: row.number("duration"),
+    gpus=lambda sheet: sheet.numbers("gpu_request") * sheet.counts("worker_num", least=0),
+    duration_s=lambda sheet: sheet.numbers("duration"),
     job="job_name",
     tenant="organization",
 )
@@ -142,42 +148,32 @@ def _columns(first: str) -> set[str]:
 
 def _read(path: Path, name: str, *, log: _Log) -> Trace:
     """Return the trace; if arrivals are dates, it begins with the first of them."""
-    rows = parts = 0
-    start = datetime.max
-    found: list[tuple[datetime | float, TraceJob]] = []
-    for row in read_csv(path, log.columns):
-        rows += 1
-        at = _arrival(row, log)
-        if isinstance(at, datetime):
-            start = min(start, at)
-        (workers, in_parts), duration_s = whole(log.gpus(row)), log.duration_s(row)
-        if workers == 0 or duration_s == 0 or at is None:
-            continue
-        parts += in_parts
-        job = TraceJob(
-            id=row.text(log.job) if log.job else f"job-{row.line}",
-            arrival_s=0.0,
-            workers=workers,
-            duration_s=duration_s,
-            tenant=row.text(log.tenant) if log.tenant else None,
-            priority=log.priority(row),
-        )
-        found.append((at, job))
-    # The first arrival is known only after all rows are read.
-    jobs = [dataclasses.replace(job, arrival_s=_since(start, at)) for at, job in found]
-    notes = (*left_out(rows - len(jobs), rows), *rounded_up(parts, len(jobs)))
-    return Trace.of(name, jobs, notes)
-
-
-def _arrival(row: Row, log: _Log) -> datetime | float | None:
-    """Return the arrival of a row, as a date or in seconds; None if it is unknown."""
+    sheet = Sheet(read_csv(path, log.columns))
+    arrives = np.ones(len(sheet), dtype=np.bool_) if log.dated else sheet.given(log.arrival)
     if log.dated:
-        return _moment(row, log)
-    return row.number(log.arrival) if row.values[log.arrival].strip() else None
+        arrival_s = _since_the_first(sheet.map(lambda row: _moment(row, log)))
+    else:
+        arrival_s = sheet.numbers(log.arrival, arrives)
+    with np.errstate(over="ignore"):
+        workers, in_parts = whole_gpus(log.gpus(sheet))
+    duration_s = log.duration_s(sheet)
+    ran = arrives & (workers > 0) & (duration_s > 0)
+    names = sheet.texts(log.job, ran) if log.job else numbered(sheet)
+    owners = {"tenant": sheet.texts(log.tenant, ran)} if log.tenant else {}
+    priority = np.where(log.latency(sheet), "latency", "batch").astype(object)
+    sheet.require_sound()
+    columns = JobColumns.of(names, arrival_s, workers, duration_s, priority=priority, **owners)
+    jobs = columns.take(ran)
+    parts = int(in_parts[ran].sum())
+    notes = (*left_out(len(sheet) - len(jobs), len(sheet)), *rounded_up(parts, len(jobs)))
+    return Trace.of_columns(name, jobs, notes)
 
 
-def _since(start: datetime, at: datetime | float) -> float:
-    return (at - start).total_seconds() if isinstance(at, datetime) else at
+def _since_the_first(moments: Sequence[datetime | None]) -> _Column:
+    """Return the seconds since the first of the times; None stands behind a row that is refused."""
+    start = min((at for at in moments if at is not None), default=datetime.max)
+    passed_s = [0.0 if at is None else (at - start).total_seconds() for at in moments]
+    return np.array(passed_s, dtype=np.float64)
 
 
 def _moment(row: Row, log: _Log) -> datetime:

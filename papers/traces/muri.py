@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances.reading.raw_files import FilePath
-from dovetail.instances.reading.tables import Row, read_csv
-from dovetail.instances.traces._left_out import jobs_of
+from dovetail.instances.reading.tables import read_csv
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._sheet import Sheet
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Trace
 
 _JOB_COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
 _RESOURCES: Final = ("resource_time_0", "resource_time_1", "resource_time_2")
@@ -44,20 +45,16 @@ class IterationStages(NamedTuple):
 
 def _read(path: Path, name: str) -> Trace:
     """Return the trace; workloads are the models."""
-    return jobs_of(name, map(_job, read_csv(path, _JOB_COLUMNS)))
-
-
-def _job(row: Row) -> TraceJob | None:
-    duration_s, workers = row.number("duration") / _MS, row.count("num_gpu", least=0)
-    if duration_s == 0 or workers == 0:
-        return None
-    return TraceJob(
-        id=f"job-{row.text('job_id')}",
-        arrival_s=row.number("submit_time") / _MS,
-        workers=workers,
-        duration_s=duration_s,
-        workload=row.text("model_name"),
-    )
+    sheet = Sheet(read_csv(path, _JOB_COLUMNS))
+    duration_s = sheet.numbers("duration") / _MS
+    workers = sheet.counts("num_gpu", least=0)
+    ran = (duration_s > 0) & (workers > 0)
+    names = [f"job-{job}" for job in sheet.texts("job_id", ran)]
+    arrival_s = sheet.numbers("submit_time", ran) / _MS
+    models = sheet.texts("model_name", ran)
+    sheet.require_sound()
+    jobs = JobColumns.of(names, arrival_s, workers, duration_s, workload=models).take(ran)
+    return Trace.of_columns(name, jobs, left_out(len(sheet) - len(jobs), len(sheet)))
 
 
 def muri_stages(path: FilePath) -> dict[tuple[str, int], IterationStages]:

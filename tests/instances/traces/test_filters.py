@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from dovetail.instances.errors import InputError
@@ -82,7 +80,7 @@ def test_durations_are_scaled_or_cut():
 
 
 def test_filters_keep_name_and_notes():
-    noted = dataclasses.replace(FIVE, notes=("something",))
+    noted = Trace(FIVE.name, FIVE.jobs, ("something",))
     left = filters.window(noted, 0, 50)
     assert (left.name, left.notes) == ("made", ("something",))
 
