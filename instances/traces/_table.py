@@ -30,7 +30,7 @@ from dovetail.instances.reading.tables import (
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._sheet import Sheet, numbered
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import JobColumns, Texts, Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Texts, Trace, TraceJob, missing
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
     "id": str,
@@ -51,7 +51,7 @@ _LATEST_S: Final = 1e11
 """Seconds since 1970 reach it in the year 5138; milliseconds did in 1973."""
 
 _Packed = Callable[[Sequence[Column], Sequence[Mapping[str, Cell]]], bytes]
-_DEFAULTS: Final = {"weight": 1.0, "priority": "batch"}
+_DEFAULTS: Final[Mapping[str, Any]] = {"weight": 1.0, "priority": "batch"}
 
 
 Named = Mapping[str, str]
@@ -87,7 +87,7 @@ def _trace(table: Table, name: str, named: Named) -> Trace:
     found = {column.path: sheet.values(column) for column in columns}
     found.setdefault("id", numbered(sheet))
     jobs = JobColumns.of(**_with_defaults(found))
-    doubtful = jobs.may_break_a_rule() | np.equal(jobs.id, None)
+    doubtful = jobs.may_break_a_rule() | missing(jobs.id)
     doubtful |= jobs.workers != np.floor(jobs.workers)
     sheet.refuse(doubtful, lambda row: _job(row, columns, named))
     ran = np.ones(len(sheet), dtype=np.bool_)
@@ -102,10 +102,12 @@ def _trace(table: Table, name: str, named: Named) -> Trace:
 def _with_defaults(found: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return columns with the default values in empty cells."""
     columns = dict(found)
-    for path, default in _DEFAULTS.items():
-        if path in found:
-            empty = np.equal(found[path], None) if _KINDS[path] is str else np.isnan(found[path])
-            columns[path] = np.where(empty, default, found[path])
+    if "weight" in found:
+        weight = found["weight"]
+        columns["weight"] = np.where(np.isnan(weight), _DEFAULTS["weight"], weight)
+    if "priority" in found:
+        priority = found["priority"]
+        columns["priority"] = np.where(missing(priority), _DEFAULTS["priority"], priority)
     return columns
 
 

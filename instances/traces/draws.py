@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._streams import stream
-from dovetail.instances.traces.trace import Trace
+from dovetail.instances.traces.trace import Trace, missing
 
 _Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
@@ -48,7 +48,7 @@ def with_workloads(
     drawn = stream(seed, "workload").choice(len(names), len(trace), p=odds)
     own = trace.columns.workload
     found = np.array(names, dtype=object)[drawn]
-    return trace.altered(workload=np.where(np.equal(own, None), found, own))
+    return trace.altered(workload=np.where(missing(own), found, own))
 
 
 def _odds(names: Sequence[str], weights: Sequence[float]) -> NDArray[np.float64]:

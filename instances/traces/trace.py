@@ -1,4 +1,4 @@
-"""The records of a trace: jobs with their arrival times and durations, as columns and one by one."""
+"""The records of a trace: jobs that arrive over time, one by one and as columns."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ _NAME: Final = re.compile(ONE_LINE)
 
 Texts = NDArray[np.object_]
 """A column of texts; None where there is none."""
+
+_Given = ArrayLike | Sequence[str | None]
+
+
+def missing(column: Texts) -> NDArray[np.bool_]:
+    """Return the rows in which a column has no text."""
+    return np.array([text is None for text in column.tolist()], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class JobColumns:
         arrival_s: ArrayLike,
         workers: ArrayLike,
         duration_s: ArrayLike,
-        **others: ArrayLike,
+        **others: _Given,
     ) -> JobColumns:
         """Return columns; those that are not given have the default value in every row."""
         count = len(np.asarray(arrival_s))
@@ -280,8 +287,8 @@ class Trace:
         ids = columns.id.tolist() if fields is None or "id" in fields else ()
         again = None
         if len({*ids}) < len(ids):
-            seen: set[str] = set()
-            again = next(k for k, name in enumerate(ids) if name in seen or seen.add(name))
+            first = dict(zip(reversed(ids), reversed(range(len(ids))), strict=True))
+            again = next(k for k, name in enumerate(ids) if first[name] != k)
             doubtful[again] = True
         for k in np.flatnonzero(doubtful).tolist():
             job = jobs[k] if jobs is not None else columns.take([k]).jobs()[0]
@@ -322,7 +329,7 @@ class Trace:
         made.name, made.notes, made.columns = self.name, self.notes, self.columns.take(rows)
         return made
 
-    def altered(self, **columns: ArrayLike) -> Trace:
+    def altered(self, **columns: _Given) -> Trace:
         """Return the trace with other columns, whose jobs arrive in the same order."""
         made = Trace.__new__(Trace)
         kept = dict(vars(self.columns))

@@ -131,6 +131,22 @@ def test_a_broken_own_file_is_reported_with_line_and_column(tmp_path, lines, mes
     assert error_of(written(tmp_path, "mine.csv", *lines)) == f"mine.csv: {message}"
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a,0,1,x", "b,x,1,60"], "line 2: duration_s: must be a number, got 'x'"),
+        (["a,0,1.5,x"], "line 2: workers: must be a whole number, got '1.5'"),
+        (["a,0,1,60", "a,0,x,60"], "line 3: workers: must be a number, got 'x'"),
+        (["a,0,1,60", "a,0,1,60", "b,x,1,60"], "line 3: id: ids must differ, got 'a' in line 2 to"),
+        (["a,0,1", "b,x,1,60"], "line 2: must have 4 fields, got 3"),
+        (["a,-1,1,60", "b,1,60"], "line 2: arrival_s: must be a finite number >= 0, got -1.0"),
+    ],
+)
+def test_of_several_faults_the_first_row_names_its_first(tmp_path, rows, message):
+    path = written(tmp_path, "mine.csv", OWN, *rows)
+    assert error_of(path).startswith(f"mine.csv: {message}")
+
+
 def test_a_missing_file_is_reported(tmp_path):
     assert error_of(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
 

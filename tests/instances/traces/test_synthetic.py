@@ -7,6 +7,8 @@ from collections import Counter
 from statistics import fmean, stdev
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.conservation import violations
 from dovetail.executor.simulation import simulate
@@ -20,6 +22,7 @@ from dovetail.instances.traces import (
     synthetic,
     trace_names,
 )
+from dovetail.instances.traces.trace import JobColumns
 from dovetail.solver.policies import policy_named
 
 
@@ -118,3 +121,33 @@ def test_a_trace_refuses_a_broken_job(job, message):
     with pytest.raises(InputError) as error:
         Trace("made", (TraceJob("a", 0.0, 1, 1.0), job))
     assert str(error.value) == f"made: jobs[1].{message}"
+
+
+odd_numbers = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1e6, 1e6 + 1, 1e11, 2e11, math.inf, math.nan])
+odd_names = st.sampled_from(["a", "b c", "", " ", "\x07", "b\n"])
+odd_jobs = st.builds(
+    TraceJob,
+    odd_names,
+    odd_numbers,
+    st.sampled_from([-1, 0, 1, 10**6, 10**6 + 1]),
+    odd_numbers,
+    st.none() | odd_names,
+    st.none() | odd_numbers,
+    odd_numbers,
+    st.sampled_from(["batch", "latency", "high"]),
+    st.none() | odd_names,
+)
+
+
+@given(st.lists(odd_jobs, max_size=3))
+def test_columns_break_a_rule_where_one_of_their_jobs_does(jobs):
+    broken = JobColumns.of_jobs(jobs).may_break_a_rule()
+    assert broken.tolist() == [job.broken_rule() is not None for job in jobs]
+
+
+def test_columns_hold_what_their_jobs_say():
+    jobs = [TraceJob("a", 1.0, 2, 3.0), TraceJob("b", 0.0, 1, 4.0, "w", 1.5, 2.0, "latency", "t")]
+    first, second = Trace.of("made", jobs).jobs
+    assert (first, second) == (jobs[1], jobs[0])
+    assert Trace.of_columns("made", JobColumns.of_jobs(jobs)) == Trace.of("made", jobs)
+    assert Trace("made", ()).take([]) == Trace("made", ())
