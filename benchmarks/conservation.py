@@ -18,7 +18,8 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.checking.facts import JobOnGpus, iteration_s
 from dovetail.instances.checking.hosts import HostLoads
 from dovetail.instances.checking.rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
-from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Job, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.sets import set_slowdown
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace

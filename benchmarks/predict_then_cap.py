@@ -47,8 +47,9 @@ from dovetail.executor.simulation.worlds import world_of
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
-from dovetail.instances.instance import Instance, Job, SharingMode, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Job, Workload
 from dovetail.instances.measured import path as library
+from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import library_trace, library_world
 from dovetail.predictors import AnalyticPredictor, Prediction, Predictor, predict

@@ -9,6 +9,7 @@ from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import records
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.live import faults, requests
 from dovetail.measuring import campaign, results
 
@@ -151,7 +152,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "share": "For a running job: the cap on each of these GPUs, null for none.",
         "sub_batch": "For a running job: its sub-batch; absent: full size.",
     },
-    instances.SlowdownEntry: {
+    SlowdownEntry: {
         "pair": "The two workloads, in either order.",
         "set": "Or three workloads and more, where `max_jobs_per_gpu` allows them.",
         "share": "The cap of each; null for none. Absent: no caps.",
@@ -504,7 +505,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "`gpus` and `share` have one item for each worker, and the GPUs differ.",
         "`sub_batch` is one that the workload's `batch` allows.",
     ),
-    instances.SlowdownEntry: (
+    SlowdownEntry: (
         "With `mode: time_sliced`, no `share` is a cap.",
         "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
         "workload.",

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare, FrozenDict
-from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry, Source
+from dovetail.instances.instance import Cluster, Instance, Job, Node
 from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import SlowdownEntry, Source
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
 from dovetail.instances.slowdowns.shares import caps_of, share_code
 from dovetail.solver.policies.policy import Start
@@ -95,7 +97,7 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
         cluster=_only(machines.rules, nodes, {machines.gpu_ids[gpu] for gpu in gpus}),
         workloads=FrozenDict((state.names[k], state.workloads[k]) for k in used),
         jobs=tuple(jobs),
-        slowdowns=tuple(_entry(state, model, members) for model, members in found),
+        slowdowns=Slowdowns.of(_entry(state, model, members) for model, members in found),
     )
 
 
@@ -112,7 +114,7 @@ def with_sets(instance: Instance, state: State, starts: Sequence[Start]) -> Inst
         if len(members) > 2
     ]
     return instance.replace(
-        slowdowns=(*instance.slowdowns, *(one for one in found if one.key not in known))
+        slowdowns=instance.slowdowns.extended([one for one in found if one.key not in known])
     )
 
 

@@ -17,7 +17,9 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import AnyShare
-from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code, share_total
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 
@@ -253,7 +255,7 @@ class SlowdownIndex(Book):
                 cluster=instance.cluster,
                 workloads=instance.workloads,
                 jobs=(),
-                slowdowns=table.sets,
+                slowdowns=Slowdowns.of(table.sets),
             )
         )
 

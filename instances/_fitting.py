@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Final
 from dovetail.instances._record import IDLE, AnyShare, listed, rule_broken, shown
 
 if TYPE_CHECKING:
-    from dovetail.instances.instance import (
-        Job,
-        Node,
-        Place,
-        SharingMode,
-        SlowdownEntry,
-        Workload,
-    )
+    from dovetail.instances.instance import Job, Node, Place, Workload
+    from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 
 _MOST_GPUS: Final = 100_000
 

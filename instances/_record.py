@@ -370,7 +370,8 @@ def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Re
 
 
 def _element(container: object) -> object:
-    return next(kind for kind in get_args(container) if _is_record(kind))
+    bases = (*getattr(container, "__orig_bases__", ()), container)
+    return next(kind for base in bases for kind in get_args(base) if _is_record(kind))
 
 
 def _is_record(kind: object) -> TypeIs[type[Record]]:

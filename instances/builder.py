@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Annotated, Final, NamedTuple, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,8 +24,11 @@ from dovetail.instances._record import (
     rule_broken,
 )
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Job, Node, Place, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Job, Node, Place, Workload
 from dovetail.instances.reading.plausible import require_slowdowns
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
+from dovetail.instances.slowdowns.gathering import fits
 from dovetail.instances.slowdowns.shares import share_code
 
 Names = Collection[str] | Collection[int] | NDArray[np.int64] | NDArray[np.str_]
@@ -36,6 +39,9 @@ _R = TypeVar("_R", bound=Record)
 _SHARES: Final = 128
 """More than the number of shares, so that a workload and its share fit in one number."""
 
+_MOST_SHARE: Final = 100
+"""The largest cap."""
+
 _SLOWDOWNS: Final = TypeAdapter(Annotated[list[Slowdown], FailFast()])
 _POWERS: Final = TypeAdapter(Annotated[list[Positive], FailFast()])
 
@@ -44,68 +50,12 @@ class _Named(Record):
     name: Name
 
 
-class _PairColumns(NamedTuple):
-    """Checked slowdowns of pairs, as columns.
+class _Pairs(NamedTuple):
+    """Checked slowdowns of pairs, as the arguments of `Slowdowns.of_pairs`."""
 
-    Attributes
-    ----------
-    names : (n, 2) int
-        Positions of the workloads.
-    slowdown, upper, p99 : (n, 2) float
-        Figures of each workload; None if there are none.
-    share : (n, 2) int
-        Share of each workload, 0 = none.
-    power_w : (n,) float
-        Power of the shared GPU, or None.
-    others : mapping
-        The fields that all rows have in common.
-    """
-
-    names: NDArray[np.int64]
-    slowdown: NDArray[np.float64]
-    share: NDArray[np.int64] | None
-    upper: NDArray[np.float64] | None
-    p99: NDArray[np.float64] | None
-    power_w: NDArray[np.float64] | None
-    others: Mapping[str, object]
-
-    def rows(self, names: Sequence[str], part: slice = slice(None)) -> Iterator[dict[str, object]]:
-        """Yield the fields of each entry."""
-        columns: dict[str, Iterator[object]] = {
-            "pair": ((names[a], names[b]) for a, b in self.names[part].tolist()),
-            "slowdown": map(tuple, self.slowdown[part].tolist()),
-        }
-        if self.share is not None:
-            given = self.share[part].tolist()
-            columns["share"] = ((a or None, b or None) for a, b in given)
-        for field in ("upper", "p99"):
-            values = getattr(self, field)
-            if values is not None:
-                columns[field] = map(tuple, values[part].tolist())
-        if self.power_w is not None:
-            columns["power_w"] = iter(self.power_w[part].tolist())
-        columns |= {field: repeat(value) for field, value in self.others.items()}
-        return (
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)
-        )
-
-    def entries(self, names: Sequence[str]) -> Iterator[SlowdownEntry]:
-        """Yield the records.
-
-        Everything is already checked, and Pydantic would take three times as long.
-        """
-        usual = {name: field.default for name, field in SlowdownEntry.model_fields.items()}
-        usual |= {"pair": None, "slowdown": None}
-        given = {"pair", "slowdown", *self.others}
-        given |= {f for f in ("share", "upper", "p99", "power_w") if getattr(self, f) is not None}
-        put = object.__setattr__
-        for row in self.rows(names):
-            entry = SlowdownEntry.__new__(SlowdownEntry)
-            put(entry, "__dict__", usual | row)
-            put(entry, "__pydantic_fields_set__", given)
-            put(entry, "__pydantic_extra__", None)
-            put(entry, "__pydantic_private__", None)
-            yield entry
+    workload: NDArray[np.int64]
+    models: tuple[str, ...]
+    columns: Mapping[str, NDArray[Any] | float | None]
 
 
 class InstanceBuilder:
@@ -140,7 +90,7 @@ class InstanceBuilder:
         self._names: list[str] = []
         self._positions: dict[str, int] = {}
         self._jobs: list[Job] = []
-        self._slowdowns: list[SlowdownEntry | _PairColumns] = []
+        self._slowdowns: list[SlowdownEntry | _Pairs] = []
         self._entries = 0
         self._known: dict[str | None, set[object]] = {}
         self._node_checks = NodeChecks()
@@ -334,25 +284,27 @@ class InstanceBuilder:
         count = len(one)
         if len(other) != count:
             raise InputError(f"must have as many workloads as first, {count}", "second")
-        given = {"gpu_model": gpu_model, "source": source, "confidence": confidence}
-        pairs = _PairColumns(
-            np.stack([one, other], axis=-1),
-            _floats("slowdown", slowdown, (count, 2), _SLOWDOWNS),
-            None if share is None else _shares(share, count),
-            None if upper is None else _floats("upper", upper, (count, 2), _SLOWDOWNS),
-            None if p99 is None else _floats("p99", p99, (count, 2), _SLOWDOWNS),
-            None if power_w is None else _floats("power_w", power_w, (count,), _POWERS),
-            {
-                "mode": self._cluster.sharing,
-                **{name: value for name, value in given.items() if value is not None},
-            },
-        )
+        columns: dict[str, Any] = {
+            "slowdown": _floats("slowdown", slowdown, (count, 2), _SLOWDOWNS),
+            "share": None if share is None else _shares(share, count),
+            "upper": None if upper is None else _floats("upper", upper, (count, 2), _SLOWDOWNS),
+            "p99": None if p99 is None else _floats("p99", p99, (count, 2), _SLOWDOWNS),
+            "power_w": None if power_w is None else _floats("power_w", power_w, (count,), _POWERS),
+        }
         if count == 0:
             return
-        self._check_rows(pairs)
-        require_slowdowns(pairs.slowdown.ravel().tolist(), "slowdown", "")
-        self._remember_all(pairs)
-        self._slowdowns.append(pairs)
+        workload = np.stack([one, other], axis=-1)
+        given = {"gpu_model": gpu_model, "source": source, "confidence": confidence}
+        shared = {name: value for name, value in given.items() if value is not None}
+        entry = self._checked(workload, columns, {"mode": self._cluster.sharing, **shared})
+        require_slowdowns(columns["slowdown"].ravel().tolist(), "slowdown", "")
+        self._remember_all(workload, columns["share"], entry.gpu_model)
+        columns["mode"] = MODES.index(entry.mode)
+        columns["source"] = None if entry.source is None else SOURCES.index(entry.source)
+        columns["confidence"] = entry.confidence
+        columns["model"] = None if entry.gpu_model is None else 0
+        models = () if entry.gpu_model is None else (entry.gpu_model,)
+        self._slowdowns.append(_Pairs(workload, models, columns))
         self._entries += count
 
     def instance(self) -> Instance:
@@ -362,14 +314,20 @@ class InstanceBuilder:
             cluster=self._cluster.model_copy(update={"nodes": tuple(self._nodes)}),
             workloads=FrozenDict(self._workloads),
             jobs=tuple(self._jobs),
-            slowdowns=tuple(
-                entry
-                for part in self._slowdowns
-                for entry in (
-                    part.entries(self._names) if isinstance(part, _PairColumns) else (part,)
-                )
-            ),
+            slowdowns=self._known_slowdowns(),
         )
+
+    def _known_slowdowns(self) -> Slowdowns:
+        names = tuple(self._names)
+        parts = [Slowdowns.of((), names)]
+        for pairs, group in groupby(self._slowdowns, key=lambda part: isinstance(part, _Pairs)):
+            if pairs:
+                made = (part for part in group if isinstance(part, _Pairs))
+                parts += [Slowdowns.of_pairs(names, w, m, **columns) for w, m, columns in made]
+            else:
+                entries = (part for part in group if isinstance(part, SlowdownEntry))
+                parts.append(Slowdowns.of(entries, names))
+        return Slowdowns.joined(parts)
 
     def _found(self, field: str, names: Names) -> NDArray[np.int64]:
         """Return the positions of workloads."""
@@ -393,22 +351,33 @@ class InstanceBuilder:
             raise InputError(unknown_workload(listed[k], self._workloads), f"{field}[{k}]")
         return np.array(found, dtype=np.int64)
 
-    def _check_rows(self, pairs: _PairColumns) -> None:
-        """Refuse invalid rows; a record is built for each suspicious row, to report its error."""
-        names, share = pairs.names, pairs.share
-        twin = (names[:, 0] == names[:, 1]) & (share is None or share[:, 0] == share[:, 1])
-        odd = np.zeros(len(names), dtype=bool)
-        odd[0] = True  # for the fields that all rows have in common
-        for values in (pairs.slowdown, pairs.upper, pairs.p99):
-            if values is not None:
-                odd |= twin & (values[:, 0] != values[:, 1])
-        if pairs.upper is not None:
-            odd |= (pairs.upper < pairs.slowdown).any(axis=1)
+    def _checked(
+        self,
+        workload: NDArray[np.int64],
+        columns: Mapping[str, NDArray[Any] | None],
+        shared: Mapping[str, object],
+    ) -> SlowdownEntry:
+        """Return the first entry; refuse invalid rows by building their records."""
+        odd = ~fits({"workload": workload, **columns})
+        share = columns["share"]
         if share is not None:
-            odd[np.unique(share, return_index=True)[1] // 2] = True
-        for k in np.flatnonzero(odd).tolist():
-            (row,) = pairs.rows(self._names, slice(k, k + 1))
-            _record(SlowdownEntry, row, f"pairs[{k}]")
+            odd |= ((share < 0) | (share > _MOST_SHARE)).any(axis=1)
+        first = [
+            _record(SlowdownEntry, {**self._row(workload, columns, k), **shared}, f"pairs[{k}]")
+            for k in [0, *np.flatnonzero(odd).tolist()]
+        ]
+        return first[0]
+
+    def _row(
+        self, workload: NDArray[np.int64], columns: Mapping[str, NDArray[Any] | None], row: int
+    ) -> dict[str, object]:
+        """Return the fields that an entry has of its own."""
+        found = {
+            name: values[row].tolist() for name, values in columns.items() if values is not None
+        }
+        if "share" in found:
+            found["share"] = [share or None for share in found["share"]]
+        return {"pair": [self._names[k] for k in workload[row].tolist()], **found}
 
     def _remember(self, entry: SlowdownEntry, path: str) -> None:
         members = zip(entry.workloads, entry.shares, strict=True)
@@ -421,18 +390,19 @@ class InstanceBuilder:
             raise rule_broken(path, _repeated(entry.workloads))
         known.add(key)
 
-    def _remember_all(self, pairs: _PairColumns) -> None:
-        members = np.sort(pairs.names * _SHARES + (0 if pairs.share is None else pairs.share))
+    def _remember_all(
+        self, workload: NDArray[np.int64], share: NDArray[np.int64] | None, model: str | None
+    ) -> None:
+        members = np.sort(workload * _SHARES + (0 if share is None else share))
         codes = _code(members[:, 0], members[:, 1])
-        model = pairs.others.get("gpu_model")
-        known = self._known.setdefault(model if isinstance(model, str) else None, set())
+        known = self._known.setdefault(model, set())
         first = np.unique(codes, return_index=True)[1]
         new = codes.tolist()
         if len(first) < len(codes) or not known.isdisjoint(new):
             again = np.ones(len(codes), dtype=bool)
             again[first] = False
             k = next(k for k, code in enumerate(new) if again[k] or code in known)
-            names = [self._names[at] for at in pairs.names[k].tolist()]
+            names = [self._names[at] for at in workload[k].tolist()]
             raise InputError(_repeated(names), f"pairs[{k}]")
         known.update(new)
 

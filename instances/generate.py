@@ -15,17 +15,9 @@ import numpy as np
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import (
-    Cluster,
-    GpuModel,
-    Instance,
-    Job,
-    Metrics,
-    Node,
-    SlowdownEntry,
-    Workload,
-)
+from dovetail.instances.instance import Cluster, GpuModel, Instance, Job, Metrics, Node, Workload
 from dovetail.instances.slowdowns import contention
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import caps_of
 
 

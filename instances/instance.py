@@ -25,9 +25,7 @@ from pydantic import (
 from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry, refuse_caps
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
-    IDLE,
     AnyShare,
-    Confidence,
     Count,
     Fraction,
     FrozenDict,
@@ -38,7 +36,6 @@ from dovetail.instances._record import (
     Record,
     SeatShare,
     Share,
-    Slowdown,
     Variance,
     as_input_error,
     listed,
@@ -46,7 +43,8 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
-from dovetail.instances.slowdowns.shares import share_code
+from dovetail.instances.slowdowns.columns import KnownSlowdowns
+from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -145,11 +143,6 @@ class Place(NamedTuple):
     gpu: Gpu
     node: str
     rack: str | None
-
-
-SharingMode = Literal["mps", "time_sliced"]
-"""How the jobs on a GPU share it: as clients of MPS, with or without caps, or taking turns on the
-whole GPU (time slicing: without MPS)."""
 
 
 class Cluster(Record):
@@ -391,98 +384,6 @@ class Job(Record):
         return self.model_copy(update=fresh) if self.running else self
 
 
-EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
-"""GPU model, and sorted (workload, code of the share)."""
-
-
-Source = Literal["measured", "model", "estimate"]
-"""The origin of slowdowns: a measurement of these jobs together; a model of the user's
-measurements, with a bound of its error; or an estimate without a bound."""
-
-
-class SlowdownEntry(Record):
-    """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
-
-    Two workloads are a ``pair``, three or more a ``set``. ``slowdown: null`` means that they may
-    not share (for example, they ran out of memory). At a share of ``idle`` a job's thread blocks
-    run while its co-runners have none (``isolation: blocks`` of its workload); at least one job
-    has another share.
-    """
-
-    pair: tuple[Name, Name] | None = None
-    set: Annotated[tuple[Name, ...], Field(min_length=3)] | None = None
-    share: tuple[SeatShare | None, ...] | None = None
-    slowdown: tuple[Slowdown, ...] | None
-    upper: tuple[Slowdown, ...] | None = None
-    p99: tuple[Slowdown, ...] | None = None
-    power_w: Positive | None = None
-    gpu_model: Name | None = None
-    source: Source | None = None
-    confidence: Confidence | None = None
-    mode: SharingMode = "mps"
-
-    @model_validator(mode="after")
-    def _pair_or_set(self) -> Self:
-        if (self.pair is None) == (self.set is None):
-            raise rule_broken("", "must have either pair or set")
-        return self
-
-    @model_validator(mode="after")
-    def _one_value_each(self) -> Self:
-        for name in ("share", "slowdown", "upper", "p99"):
-            values = getattr(self, name)
-            if values is not None and len(values) != len(self.workloads):
-                rule = f"must have {len(self.workloads)} items, got {len(values)}"
-                raise rule_broken(name, rule)
-        if self.share is not None and all(share == IDLE for share in self.share):
-            raise rule_broken("share", "at least one must not be idle")
-        refuse_caps(self.mode, self.shares, "share", "mode")
-        return self
-
-    @model_validator(mode="after")
-    def _upper_is_above(self) -> Self:
-        if self.slowdown is None:
-            for name in ("upper", "p99", "power_w"):
-                if getattr(self, name) is not None:
-                    raise rule_broken(name, "must be absent if slowdown is null")
-        if self.upper is None and self.confidence is not None:
-            raise rule_broken("confidence", "must be absent without upper")
-        for k, (low, high) in enumerate(zip(self.slowdown or (), self.upper or (), strict=False)):
-            if high < low:
-                raise rule_broken(f"upper[{k}]", f"must be >= slowdown[{k}] ({low}), got {high}")
-        return self
-
-    @model_validator(mode="after")
-    def _mirror_of_itself(self) -> Self:
-        seen: dict[tuple[str, AnyShare], int] = {}
-        for k, member in enumerate(zip(self.workloads, self.shares, strict=True)):
-            first = seen.setdefault(member, k)
-            for name in ("slowdown", "upper", "p99"):
-                values = getattr(self, name)
-                if values is not None and values[first] != values[k]:
-                    rule = f"must equal {name}[{first}] ({values[first]}), as {member[0]!r}"
-                    raise rule_broken(
-                        f"{name}[{k}]", f"{rule} runs with itself at one share, got {values[k]}"
-                    )
-        return self
-
-    @property
-    def workloads(self) -> tuple[str, ...]:
-        """The names of ``pair`` or of ``set``."""
-        return self.pair or self.set or ()
-
-    @property
-    def shares(self) -> tuple[AnyShare, ...]:
-        """The share of each workload, with ``share`` expanded."""
-        return self.share if self.share is not None else (None,) * len(self.workloads)
-
-    @property
-    def key(self) -> EntryKey:
-        """The unique key in an instance: GPU model and sorted (workload, code of the share)."""
-        members = zip(self.workloads, self.shares, strict=True)
-        return self.gpu_model, tuple(sorted((name, share_code(share)) for name, share in members))
-
-
 class Instance(Record):
     """One round's problem: a cluster, the jobs, and the known slowdowns."""
 
@@ -491,7 +392,7 @@ class Instance(Record):
     cluster: Cluster
     workloads: FrozenMapping[Name, Workload]
     jobs: tuple[Job, ...]
-    slowdowns: tuple[SlowdownEntry, ...] = ()
+    slowdowns: KnownSlowdowns = Field((), validate_default=True)
 
     @staticmethod
     def build(name: str, **rules: object) -> InstanceBuilder:
@@ -544,17 +445,14 @@ class Instance(Record):
             checks.add(job, f"jobs[{k}]")
 
     def _check_entries(self) -> None:
-        for k, entry in enumerate(self.slowdowns):
-            check_entry(entry, self.workloads, self.cluster.sharing, f"slowdowns[{k}]")
-        if len(self.entries) == len(self.slowdowns):
-            return
-        seen: dict[object, int] = {}
-        for k, entry in enumerate(self.slowdowns):
-            first = seen.setdefault(entry.key, k)
-            if first != k:
-                names = listed(entry.workloads)
-                rule = f"({names}) at these shares and model is already in slowdowns[{first}]"
-                raise rule_broken(f"slowdowns[{k}]", rule)
+        known, sharing = self.slowdowns, self.cluster.sharing
+        for k in known.odd(self.workloads, sharing):
+            check_entry(known[k], self.workloads, sharing, f"slowdowns[{k}]")
+        if (repeated := known.repeated()) is not None:
+            k, first = repeated
+            rule = f"({listed(known[k].workloads)}) at these shares and model is already in"
+            raise rule_broken(f"slowdowns[{k}]", f"{rule} slowdowns[{first}]")
+        self.__dict__["slowdowns"] = known.numbered(tuple(self.workloads))
 
     @cached_property
     def places(self) -> Mapping[str, Place]:
@@ -566,7 +464,7 @@ class Instance(Record):
     @cached_property
     def entries(self) -> Mapping[EntryKey, SlowdownEntry]:
         """Every slowdown entry by its key, in the order of the file."""
-        return {entry.key: entry for entry in self.slowdowns}
+        return self.slowdowns.by_key
 
     @cached_property
     def jobs_by_id(self) -> Mapping[str, Job]:

@@ -25,8 +25,8 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import Source
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+from dovetail.instances.slowdowns.entry import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dovetail.instances._record import AnyShare, field_path, listed
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Job, SlowdownEntry, jobs_of
+from dovetail.instances.instance import Instance, Job, jobs_of
 from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
-from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.entry import EntryKey
 from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.predictors.predictor import UNCAPPED, Split
 

@@ -8,7 +8,8 @@ from itertools import combinations, combinations_with_replacement, islice
 
 import numpy as np
 
-from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.sets import LARGEST
 from dovetail.instances.slowdowns.shares import caps_of, full_splits
 from dovetail.predictors._combinations import Members, jobs_of, settled_keys

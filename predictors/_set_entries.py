@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from dovetail.instances._record import IDLE
-from dovetail.instances.instance import Instance, SharingMode, SlowdownEntry
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.sets import LARGEST, set_slowdown, slowdown_with_idle
 from dovetail.instances.slowdowns.shares import BEST_EFFORT
 from dovetail.predictors._combinations import Members, jobs_of, members_of, settled_keys, used

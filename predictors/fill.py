@@ -12,14 +12,8 @@ import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import (
-    EntryKey,
-    Instance,
-    SharingMode,
-    SlowdownEntry,
-    Source,
-    Workload,
-)
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry, Source
 from dovetail.instances.slowdowns.isolated import isolated_entries
 from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.predictors._combinations import (
@@ -128,14 +122,16 @@ def predict(
         by_law = _limited(law_set_entries(instance, model, known, gpu_models))
         made += [entry for entry in by_law if entry.pair]
     isolated = isolated_entries(instance)
-    filled = instance.replace(slowdowns=(*instance.slowdowns, *_allowed(instance, made), *isolated))
+    filled = instance.replace(
+        slowdowns=instance.slowdowns.extended([*_allowed(instance, made), *isolated])
+    )
     if behind := _limited(entries_behind(filled, gpu_models)):
-        filled = filled.replace(slowdowns=(*filled.slowdowns, *behind))
+        filled = filled.replace(slowdowns=filled.slowdowns.extended(behind))
     if not sets:
         return filled
-    filled = filled.replace(slowdowns=(*filled.slowdowns, *(e for e in by_law if e.set)))
+    filled = filled.replace(slowdowns=filled.slowdowns.extended([e for e in by_law if e.set]))
     of_sets = _limited(set_entries(filled, gpu_models))
-    return filled.replace(slowdowns=(*filled.slowdowns, *of_sets))
+    return filled.replace(slowdowns=filled.slowdowns.extended(of_sets))
 
 
 def missing(

@@ -52,7 +52,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import SharingMode, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.features import Features
 from dovetail.predictors.predictor import (
     UNCAPPED,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.errors import ArgumentError
-from dovetail.instances.instance import SharingMode, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.slowdowns.entry import SharingMode
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

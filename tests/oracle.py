@@ -22,9 +22,10 @@ from typing import NamedTuple
 from dovetail.formulations.completion import Forecast, forecast
 from dovetail.formulations.rounds import Round
 from dovetail.instances._record import IDLE
-from dovetail.instances.instance import Batch, Instance, Job, SlowdownEntry
+from dovetail.instances.instance import Batch, Instance, Job
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan, Waiting
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 Members = tuple[tuple[str, int | None], ...]
 Spans = tuple[int, int, int]

@@ -17,7 +17,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.instances.slowdowns.shares import share_code, share_of
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.tables import plain_table

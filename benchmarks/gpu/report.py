@@ -32,7 +32,7 @@ from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances.datasets import DataSet, Measurement, read_dataset
 from dovetail.instances.datasets.repository import REPOSITORY
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.measuring.ledger import Contents, read_ledger
 from dovetail.measuring.noise import noise
 from dovetail.measuring.summary import Summary, summary

@@ -32,7 +32,8 @@ from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.simulation import Options, simulate
 from dovetail.instances.datasets import Repository
 from dovetail.instances.datasets.dataset import DataSet
-from dovetail.instances.instance import Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import policy_named
 

@@ -22,7 +22,7 @@ from dovetail.instances._record import (
     Share,
 )
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 
 Rank = Annotated[StrictInt, Field(ge=0)]
 Reason = Annotated[str, Field(strict=True, min_length=1)]

@@ -14,15 +14,8 @@ from typing import Literal
 
 from dovetail.instances._record import IDLE, AnyShare, Confidence, Record, Text
 from dovetail.instances.checking.hosts import HostLoads
-from dovetail.instances.instance import (
-    Batch,
-    Instance,
-    Job,
-    Place,
-    SlowdownEntry,
-    Source,
-    Workload,
-)
+from dovetail.instances.instance import Batch, Instance, Job, Place, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry, Source
 from dovetail.instances.slowdowns.shares import share_code
 
 RuleName = Literal[

@@ -8,8 +8,9 @@ from math import fsum, sqrt
 
 from dovetail.instances.checking.completion import CheckedCompletion
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy
-from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
+from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.slowdowns.entry import EntryKey, SlowdownEntry
 
 LEAST_SENSITIVITY = 0.01
 

@@ -23,7 +23,8 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import MetricName, Metrics, SharingMode
+from dovetail.instances.instance import MetricName, Metrics
+from dovetail.instances.slowdowns.entry import SharingMode
 
 
 def _date(text: str) -> str:

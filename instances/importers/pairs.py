@@ -12,8 +12,9 @@ from dovetail.instances.datasets.dataset import UNKNOWN_MEMORY_MIB, cluster, ent
 from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.instance import EntryKey, Instance, SharingMode, SlowdownEntry
+from dovetail.instances.instance import Instance
 from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code
 
 
@@ -130,7 +131,7 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
     found = [SlowdownEntry.from_data(entry) for entry in entries(measured)]
     known = {entry.key: entry for entry in instance.slowdowns}
     added = [entry for entry in found if not _is_known(entry, known, source)]
-    return ImportedPairs(instance.replace(slowdowns=(*instance.slowdowns, *added)), notes)
+    return ImportedPairs(instance.replace(slowdowns=instance.slowdowns.extended(added)), notes)
 
 
 def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], source: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import SlowdownEntry
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 _SPEED: Final = 0.95
 """A median below this indicates speeds."""

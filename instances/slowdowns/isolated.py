@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.instance import Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 TAIL: Final = 1.072
 """Growth of the 99th-percentile latency of the job with SMs of its own: the mean that Tally's

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances._record import AnyShare
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 Caps = tuple[AnyShare, AnyShare]
 """The shares of a job and its co-runner; None = no cap."""

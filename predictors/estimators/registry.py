@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.instance import SharingMode
 from dovetail.instances.plugins import plugins, require_package
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.fitted.rows import DirectedRows
 from dovetail.predictors.forms import Form
 from dovetail.predictors.predictor import FloatArray

@@ -11,7 +11,8 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import SharingMode, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.features import Features, resolved
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, cap_of
 

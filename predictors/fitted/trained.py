@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import SharingMode, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.features import Features
 from dovetail.predictors.fitted.about import About
 from dovetail.predictors.fitted.evidence import MeasuredCells, codes

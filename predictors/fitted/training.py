@@ -13,9 +13,9 @@ import numpy as np
 from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import SharingMode
 from dovetail.instances.plugins import OWN, plugins
 from dovetail.instances.reading.plausible import require_slowdowns
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.estimators.registry import (
     AUTO,
     FittingTask,

@@ -24,8 +24,9 @@ from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
-from dovetail.instances.instance import Job, SlowdownEntry
+from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code, share_of, share_total
 
 _ROUNDING = 1e-12

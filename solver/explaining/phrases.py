@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB
 from dovetail.instances._record import listed
-from dovetail.instances.instance import Job, SlowdownEntry
+from dovetail.instances.instance import Job
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 
 def measured(entries: Iterable[SlowdownEntry]) -> str:

@@ -35,9 +35,10 @@ from dovetail.instances._record import (
     listed,
 )
 from dovetail.instances.checking.checker import check
-from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry, Workload
+from dovetail.instances.instance import GpuModel, Instance, Node, Workload
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.isolated import isolated_entry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick, with_shares
 from dovetail.solver.explaining.phrases import accepting, figure, measured, mib
@@ -105,7 +106,7 @@ class Change(Record):
             parts["cluster"] = instance.cluster.replace(shares=tuple(shares))
         changed = instance.altered(**parts)
         fresh = (*self.measured, *filter(None, [self.isolated]))
-        return changed.replace(slowdowns=(*instance.slowdowns, *fresh)) if fresh else changed
+        return changed.replace(slowdowns=instance.slowdowns.extended(fresh)) if fresh else changed
 
     def _smaller(self, workload: Workload) -> Workload:
         memory = max(0.0, workload.memory_mib - self.less_memory_mib)

@@ -30,7 +30,8 @@ from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.checking.completion import AloneForecast
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy
 from dovetail.instances.checking.reading import running_jobs
-from dovetail.instances.instance import Instance, Job, SlowdownEntry, Workload
+from dovetail.instances.instance import Instance, Job, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
 from dovetail.solver.pairing.certificate import bound_errors
 from dovetail.solver.pairing.result import Matching

@@ -76,7 +76,7 @@ def test_columns_are_the_entries_of_their_rows(lab, positions):
         {
             "pair": [str(first[k]), str(second[k])],
             "slowdown": slowdown[k].tolist(),
-            "share": [share or None for share in share[k].tolist()],
+            **({"share": [cap or None for cap in share[k].tolist()]} if share[k].any() else {}),
             "upper": upper[k].tolist(),
             "p99": p99[k].tolist(),
             "power_w": float(power_w[k]),

@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Batch, Gpu, Instance, Job, SlowdownEntry, jobs_of
+from dovetail.instances.instance import Batch, Gpu, Instance, Job, jobs_of
 from dovetail.instances.plan import Assignment, Plan
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from tests.data import EXAMPLE, EXAMPLE_PLAN, example, example_data, example_plan, small
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
-from dovetail.instances.instance import SlowdownEntry
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.predictors.fitted.bounds import calibrate
 from dovetail.predictors.fitted.planned import BLIND
 from dovetail.predictors.fitted.standing import KNOWN

@@ -22,8 +22,9 @@ from dovetail.executor.jobs.events import Separated
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import Metrics, SharingMode, SlowdownEntry, Workload
-from dovetail.instances.instance import Source as Origin
+from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.entry import Source as Origin
 from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdowns.shares import share_code
 from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable

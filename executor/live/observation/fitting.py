@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.fitted.model_file import save_model
 
 _LOW_PRIORITY: Final = 19

@@ -14,7 +14,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.fitted.model_file import load_model
 from dovetail.predictors.fitted.online import Drifts, Online
 from dovetail.predictors.fitted.trained import TrainedPredictor

@@ -13,13 +13,8 @@ from dovetail.executor.live.observation.rates import Rate
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import (
-    FRACTIONS,
-    KERNEL_METRICS,
-    METRICS,
-    Metrics,
-    SharingMode,
-)
+from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS, Metrics
+from dovetail.instances.slowdowns.entry import SharingMode
 
 _MOST: Final = 1e15
 _LEAST: Final = 1e-9

@@ -18,7 +18,7 @@ from dovetail.executor.live.rounds.sharing_classes import workload_name
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import SoloProfile
-from dovetail.instances.instance import SharingMode
+from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.instances.slowdowns.shares import caps_of
 
 Residents = tuple[tuple[str, bool], ...]

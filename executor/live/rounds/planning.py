@@ -14,7 +14,7 @@ from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 from dovetail.solver.explaining.explanations import explain, reasons
@@ -105,18 +105,13 @@ def _is_shown(label: str, name: str) -> bool:
 
 def _renamed(instance: Instance, new: Mapping[str, str]) -> Instance:
     """Return a round with renamed workloads."""
-
-    def named(entry: SlowdownEntry) -> SlowdownEntry:
-        names = tuple(new.get(name, name) for name in entry.workloads)
-        return entry.model_copy(update={"set" if entry.set else "pair": names})
-
     return instance.replace(
         workloads={new.get(name, name): each for name, each in instance.workloads.items()},
         jobs=tuple(
             job.model_copy(update={"workload": new.get(job.workload, job.workload)})
             for job in instance.jobs
         ),
-        slowdowns=tuple(map(named, instance.slowdowns)),
+        slowdowns=instance.slowdowns.renamed(new),
     )
 
 

@@ -22,7 +22,8 @@ from dovetail.executor.live.observation.beliefs import (
 from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
-from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import caps_of, full_splits, share_code, share_total
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.predictors.unmeasured import may_share

@@ -1,0 +1,300 @@
+"""Slowdowns from plain data or records to columns, each part checked as a whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from dovetail.instances._record import LEAST_POSITIVE, Name
+from dovetail.instances.slowdowns.entry import (
+    EACH,
+    FIGURES,
+    MODES,
+    SINGLE,
+    SOURCES,
+    SlowdownEntry,
+)
+from dovetail.instances.slowdowns.layout import (
+    COLUMNS,
+    FIELDS,
+    TYPES,
+    Bools,
+    Floats,
+    column_of,
+    taken,
+)
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_of
+
+
+class Gathering:
+    """Slowdowns as they are read: parts of columns, and positions of what is no plain pair.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Workloads that are numbered first.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._names = {name: k for k, name in enumerate(names)}
+        self._models: dict[str, int] = {}
+        self._parts: list[dict[str, NDArray[Any]]] = []
+        self._sets: dict[int, SlowdownEntry] = {}
+        self.count = 0
+
+    def add(self, items: Sequence[object]) -> list[int]:
+        """Take the plain pairs among entries of a file that keep the rules of their fields.
+
+        Returns
+        -------
+        list of int
+            The positions, among all that were added, of the other items. They are sets, unusual
+            in another way, or break a rule: their records are to be put there.
+        """
+        places = np.arange(self.count, self.count + len(items), dtype=np.int32)
+        self.count += len(items)
+        part = self._plain(items)
+        taken = places
+        if part is None:
+            plain = [k for k, item in enumerate(items) if self._plain([item]) is not None]
+            taken = places[plain]
+            part = self._plain([items[k] for k in plain])
+            assert part is not None
+        part["row"] = taken
+        good = fits(part)
+        if not good.all():
+            part = {name: None if v is None else v[good] for name, v in part.items()}
+        self._parts.append(part)
+        odd: list[int] = np.setdiff1d(places, part["row"], assume_unique=True).tolist()
+        return odd
+
+    def add_records(self, entries: Sequence[SlowdownEntry]) -> None:
+        """Take records after everything before."""
+        first = self.count
+        self.count += len(entries)
+        self.put(range(first, self.count), entries)
+
+    def put(self, places: Iterable[int], entries: Iterable[SlowdownEntry]) -> None:
+        """Take records at these positions."""
+        pairs: list[SlowdownEntry] = []
+        rows: list[int] = []
+        for place, entry in zip(places, entries, strict=True):
+            if entry.pair is None:
+                self._sets[place] = entry
+            else:
+                pairs.append(entry)
+                rows.append(place)
+        if pairs:
+            values = {name: [getattr(e, name) for e in pairs] for name in _PAIR_FIELDS}
+            part = self._arrays(values)
+            assert part is not None
+            self._parts.append({**part, "row": np.array(rows, dtype=np.int32)})
+
+    def gathered(self) -> dict[str, Any]:
+        """Return the values of `Slowdowns`; nothing can be added afterwards."""
+        sizes = [len(part["row"]) for part in self._parts]
+        made = {name: self._whole(name, sizes) for name in COLUMNS}
+        row = made["row"]
+        if (row[1:] < row[:-1]).any():
+            order = np.argsort(row)
+            made = {name: taken(column, order) for name, column in made.items()}
+        sets = dict(sorted(self._sets.items()))
+        return {"names": tuple(self._names), "models": tuple(self._models), **made, "sets": sets}
+
+    def _whole(self, name: str, sizes: Sequence[int]) -> NDArray[Any]:
+        """Return a column, and forget its parts."""
+        parts = [part.pop(name, None) for part in self._parts]
+        if all(part is None for part in parts):
+            return column_of(name, None, sum(sizes))
+        filled = (column_of(name, part, size) for part, size in zip(parts, sizes, strict=True))
+        return np.concatenate(list(filled))
+
+    def _plain(self, items: Sequence[Any]) -> dict[str, Any] | None:
+        """Return the columns of pairs as in a file, or None if some item is anything else."""
+        if not items:
+            return self._arrays({name: [] for name in ("pair", "slowdown")})
+        if set(map(type, items)) != {dict}:
+            return None
+        orders = set(map(tuple, items))
+        if not all(
+            "pair" in keys and "slowdown" in keys and _PAIR_FIELDS.issuperset(keys)
+            for keys in orders
+        ):
+            return None
+        if len(orders) == 1:
+            (keys,) = orders
+            values = zip(*map(dict.values, items), strict=True)
+            return self._arrays(dict(zip(keys, values, strict=True)))
+        present = set(chain.from_iterable(orders))
+        return self._arrays(
+            {name: [item.get(name, _ABSENT.get(name)) for item in items] for name in present}
+        )
+
+    def _arrays(self, values: Mapping[str, Sequence[Any]]) -> dict[str, Any] | None:
+        """Return values of fields as columns, or None if some are not of the usual type."""
+        found: dict[str, Any] = {}
+        for name, rows in values.items():
+            column = self._array(name, rows)
+            if column is _ODD:
+                return None
+            found[_COLUMN_OF[name]] = column
+        return found
+
+    def _array(self, name: str, rows: Sequence[Any]) -> Any:  # noqa: ANN401 (a column, None or _ODD)
+        if name == "pair":
+            return self._named(rows)
+        if name in EACH:
+            return _numbers(rows, 2)
+        if name in SINGLE:
+            return _numbers(rows, 1)
+        if name == "share":
+            return _shares(rows)
+        if name == "gpu_model":
+            return self._model_numbers(rows)
+        return _coded(rows, _CODES[name], TYPES[name])
+
+    def _named(self, rows: Sequence[Any]) -> Any:  # noqa: ANN401
+        ends = _flat(rows)
+        if ends is None or not set(map(type, ends)) <= {str}:
+            return _ODD
+        if not _number_new(self._names, ends):
+            return _ODD
+        number = self._names
+        return np.array([number[name] for name in ends], dtype=np.int32).reshape(-1, 2)
+
+    def _model_numbers(self, rows: Sequence[Any]) -> Any:  # noqa: ANN401
+        different = set(map(type, rows))
+        if different <= {type(None)}:
+            return None
+        if not different <= {type(None), str}:
+            return _ODD
+        if not _number_new(self._models, [name for name in rows if name is not None]):
+            return _ODD
+        number = self._models
+        found = [-1 if name is None else number[name] for name in rows]
+        return np.array(found, dtype=np.int16)
+
+
+def _number_new(number: dict[str, int], names: Iterable[str]) -> bool:
+    """Number the names that have no number yet; return whether each is a possible name."""
+    fresh = [name for name in dict.fromkeys(names) if name not in number]
+    try:
+        for name in fresh:
+            _NAME.validate_python(name)
+    except ValidationError:
+        return False
+    number.update(zip(fresh, range(len(number), len(number) + len(fresh)), strict=True))
+    return True
+
+
+def _flat(rows: Sequence[Any]) -> list[Any] | None:
+    """Return the items of lists of two, or None if some row is anything else."""
+    if not set(map(type, rows)) <= {list, tuple} or not set(map(len, rows)) <= {2}:
+        return None
+    return list(chain.from_iterable(rows))
+
+
+def _numbers(rows: Sequence[Any], each: int) -> Any:  # noqa: ANN401
+    """Return numbers as a column, NaN for None; None for no numbers at all."""
+    given = [row for row in rows if row is not None]
+    if not given:
+        return None
+    values = _flat(given) if each == 2 else given
+    if values is None or not set(map(type, values)) <= {float, int}:
+        return _ODD
+    try:
+        array = np.array(values, dtype=np.float64)
+    except OverflowError:
+        return _ODD
+    if np.isnan(array).any():
+        return _ODD
+    shape = (-1, 2) if each == 2 else (-1,)
+    array = array.reshape(shape)
+    if len(given) == len(rows):
+        return array
+    column = np.full((len(rows), *array.shape[1:]), np.nan)
+    column[[row is not None for row in rows]] = array
+    return column
+
+
+def _shares(rows: Sequence[Any]) -> Any:  # noqa: ANN401
+    if not any(map(_is_given, rows)):
+        return None
+    ends = _flat([_NO_SHARES if row is None else row for row in rows])
+    if ends is None:
+        return _ODD
+    column = _coded(ends, _SHARE_CODES, np.int16)
+    return column if column is _ODD else column.reshape(-1, 2)
+
+
+def _is_given(row: object) -> bool:
+    return row is not None
+
+
+def _coded(rows: Sequence[Any], codes: Mapping[Any, int], kind: type[Any]) -> Any:  # noqa: ANN401
+    # By type too: True is 1, and 30.0 is 30.
+    if not set(map(type, rows)) <= {str, int, type(None)}:
+        return _ODD
+    try:
+        return np.array([codes[row] for row in rows], dtype=kind)
+    except KeyError:
+        return _ODD
+
+
+def fits(part: Mapping[str, Any]) -> Bools:
+    """Return which rows of columns, as in a file, keep the rules of `SlowdownEntry`."""
+    count = len(part["workload"])
+    whole = {name: column_of(name, part.get(name), count) for name in FIELDS}
+    slowdown, share, upper = whole["slowdown"], whole["share"], whole["upper"]
+    null, unbounded = np.isnan(slowdown[:, 0]), np.isnan(upper[:, 0])
+    good: Bools = ~(share == BEST_EFFORT).all(axis=1) & (
+        unbounded | (upper >= slowdown).all(axis=1)
+    )
+    time_sliced = whole["mode"] == MODES.index("time_sliced")
+    good &= ~(time_sliced & ((share != NO_CAP) & (share != BEST_EFFORT)).any(axis=1))
+    twin = (whole["workload"][:, 0] == whole["workload"][:, 1]) & (share[:, 0] == share[:, 1])
+    for name in FIGURES:
+        if part.get(name) is None:
+            continue
+        column = whole[name]
+        absent = np.isnan(column)
+        allowed = absent | _within(name, column)
+        good &= allowed.all(axis=1) if name in EACH else allowed
+        if name in EACH:
+            good &= absent[:, 0] | ~twin | (column[:, 0] == column[:, 1])
+            absent = absent[:, 0]
+        if name == "confidence":
+            good &= absent | ~unbounded
+        elif name != "slowdown":
+            good &= absent | ~null
+    return good
+
+
+def _within(name: str, column: Floats) -> Bools:
+    """Return which numbers are in the range of a field."""
+    least, most = _RANGES[name]
+    return np.asarray((column >= least) & (column <= most))
+
+
+_NO_SHARES: Final = (None, None)
+_ODD: Final = object()
+_NAME: Final = TypeAdapter(Name)
+_COLUMN_OF: Final = {field: column for column, field in FIELDS.items()}
+_PAIR_FIELDS: Final = frozenset(FIELDS.values())
+_ABSENT: Final = {"mode": MODES[0]}
+_CODES: Final[Mapping[str, Mapping[Any, int]]] = {
+    "source": {None: -1, **{word: k for k, word in enumerate(SOURCES)}},
+    "mode": {word: k for k, word in enumerate(MODES)},
+}
+_SHARE_CODES: Final = {share_of(code): code for code in range(CODES)}
+_RANGES: Final = {
+    **dict.fromkeys(EACH, (1e-3, 1e15)),
+    "power_w": (LEAST_POSITIVE, 1e15),
+    "confidence": (math.nextafter(0, 1), math.nextafter(1, 0)),
+}
