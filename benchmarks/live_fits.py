@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.executor.live.observation.beliefs import Beliefs
+from dovetail.executor.live.beliefs import Beliefs
 from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.importers.lucid import lucid_data

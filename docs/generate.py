@@ -30,7 +30,7 @@ from dovetail.cli.commands import commands as all_commands
 from dovetail.cluster.options import RayPlan, SlurmPlan
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.requests import views
+from dovetail.executor.live import views
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans

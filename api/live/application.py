@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.requests.service_api import ServiceApi
-from dovetail.executor.live.requests.views import MOST_LISTED, Chosen, JobView, ServiceView
+from dovetail.executor.live.views import MOST_LISTED, Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import TooManyError
-from dovetail.executor.live.requests.views import (
+from dovetail.executor.live.views import (
     EVERY,
     MOST_LISTED,
     Chosen,

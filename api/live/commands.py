@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.requests.views import Chosen, JobView, ServiceView
+from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances.errors import InputError
 from dovetail.instances.reading.json_text import json_text
 from dovetail.live.cli import MOST_ARRAY

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.requests.views import DeviceView, JobView, ServiceView
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 
 _MIB = 2**20
 _JOB_LABELS = ("job", "user", "workload")

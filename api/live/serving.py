@@ -20,7 +20,7 @@ from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.rounds.gathering import GatherOptions
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
 from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
@@ -63,19 +63,21 @@ def serve(options: Namespace) -> int:
             journal,
             pool,
             Repository(directory / REPOSITORY),
-            options.policy,
-            model=_model(options.model),
-            watching=watching,
-            sample_s=sample_s,
-            directory=directory,
-            dry_run=options.dry_run,
-            limits=AdmissionLimits(options.max_grace, options.user_jobs, options.user_mib),
-            keep_s=options.keep,
-            max_jobs_per_gpu=options.max_jobs_per_gpu,
-            uncapped=options.uncapped,
-            notify=options.notify,
-            private=options.private,
-            gathering=_gathering(options),
+            ServiceOptions(
+                policy=options.policy,
+                model=_model(options.model),
+                watching=watching,
+                sample_s=sample_s,
+                directory=directory,
+                dry_run=options.dry_run,
+                limits=AdmissionLimits(options.max_grace, options.user_jobs, options.user_mib),
+                keep_s=options.keep,
+                max_jobs_per_gpu=options.max_jobs_per_gpu,
+                uncapped=options.uncapped,
+                notify=options.notify,
+                private=options.private,
+                gathering=_gathering(options),
+            ),
         )
         answering = application(service.api, tokens)
         with (

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
-from dovetail.executor.live.requests.views import DeviceView, JobView, ServiceView, StepView
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
 from dovetail.toolkit.wording import (
     NO_FIGURE,

@@ -39,7 +39,7 @@ from dovetail.cluster.pool import NodesPool
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.requests.views import JobView
+from dovetail.executor.live.views import JobView
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.instance import Cluster, Gpu, Instance, Node
 

@@ -25,7 +25,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools import cpu
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import NodePool
@@ -284,10 +284,12 @@ def _service(setup: Setup, points: Points) -> Service:
         journal,
         pool,
         repository,
-        setup.policy,
-        watching=setup.watching,
-        sample_s=setup.sample_s,
-        directory=setup.directory,
+        ServiceOptions(
+            policy=setup.policy,
+            watching=setup.watching,
+            sample_s=setup.sample_s,
+            directory=setup.directory,
+        ),
     )
 
 

@@ -33,6 +33,8 @@ class Devices:
         The known devices.
     models : mapping of str to str
         The model of each, by its id; ``take_up`` changes this object in place.
+    model_names : tuple of str
+        The different models.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Devices:
         self.cluster = self._offered
         self.models.clear()
         self.models.update(_models(self.cluster))
+        self.model_names = tuple(dict.fromkeys(self.models.values()))
 
     @property
     def offered_models(self) -> set[str]:

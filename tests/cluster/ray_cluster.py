@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.executor.live.requests.views import DeviceView, JobView
+from dovetail.executor.live.views import DeviceView, JobView
 from dovetail.live.client import Client
 from tests.executor.waiting import LIMIT_S, wait_until
 

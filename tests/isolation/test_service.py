@@ -127,7 +127,7 @@ def test_launches_that_are_counted_anyway_are_kernels_a_second(machine, known):
         start_isolated(service, machine)
 
         def read():
-            usage = service._watch.readings.usage.get(machine.names[0])
+            usage = service.live.readings.usage.get(machine.names[0])
             return usage.metrics.get("kernels_s", 0.0) if usage else 0.0
 
         wait_until(lambda: read() > 0)
@@ -145,7 +145,8 @@ def right(machine, run):
 def test_a_pair_is_isolated_and_computes_the_same(machine, known):
     with machine.service(watching=PATIENT) as service:
         chat, train = start_isolated(service, machine)
-        assert "published means" in service._view.belief(train, chat, machine.names[0]).source
+        belief = service.live.beliefs.belief(train, chat, machine.names[0])
+        assert "published means" in belief.source
         (scheduler,) = running(machine)
         assert scheduler.uid == os.geteuid()
         for job, name in ((train, "train"), (chat, "chat")):

@@ -86,7 +86,7 @@ def test_the_given_python_measures_each_share_under_mps(machine):
         wait_until(lambda: told(service).state == "done")
         text = "Injected H200, cuBLAS 130100: 10, 25, 50, 75, 90 % right"
         assert told(service).text == text
-        wait_until(lambda: service._devices.cluster.shares == (10, 25, 50, 75, 90))
+        wait_until(lambda: service.live.devices.cluster.shares == (10, 25, 50, 75, 90))
         logs = (machine.state / "runs").glob("shares-*/rank0/log")
         assert sorted(float(log.read_text().split()[0]) for log in logs) == sorted(WANTED)
     assert read_splits(machine.state).allowed(KEY) == (10, 25, 50, 75, 90)
@@ -138,7 +138,7 @@ def test_the_python_of_the_environment_of_a_job_is_used_once_it_has_run(machine)
     library = stand_in_cublas(packages / "lib", 130100)
     with serving(machine) as service:
         (job,) = service.api.submit([machine.job(library)], ME)
-        wait_until(lambda: service._machine.shares.pythons == {"130100": python})
+        wait_until(lambda: service.live.machine.shares.pythons == {"130100": python})
         assert told(service).state == "waiting"
         assert "50, 25, 75, 10, 90 % not measured" in told(service).text
         machine.finish()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.observation.beliefs import Beliefs
+from dovetail.executor.live.beliefs import Beliefs
 from dovetail.instances._children import module_command
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile

@@ -9,12 +9,11 @@ from typing import Final, Literal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
-from dovetail.executor.live.observation.beliefs import Belief
+from dovetail.executor.live.beliefs import Belief
+from dovetail.executor.live.job_beliefs import JobBeliefs, workload_name
 from dovetail.executor.live.observation.rates import Rate, Sample, rate_of
 from dovetail.executor.live.observation.records import Period
 from dovetail.executor.live.observation.tails import LatencyTail, Tails
-from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.live.rounds.sharing_classes import workload_name
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import SoloProfile
@@ -175,7 +174,7 @@ class Tracks:
     ----------
     models : mapping of str to str
         The model of every device of the pool, by its id.
-    view : PolicyView
+    beliefs : JobBeliefs
         Profiles and beliefs.
     options : WatchOptions
         How long runs are watched.
@@ -194,10 +193,12 @@ class Tracks:
         Profiles made here that may not be in the repository yet.
     """
 
-    def __init__(self, models: Mapping[str, str], view: PolicyView, options: WatchOptions) -> None:
+    def __init__(
+        self, models: Mapping[str, str], beliefs: JobBeliefs, options: WatchOptions
+    ) -> None:
         self.models = models
         self.options = options
-        self._view = view
+        self._beliefs = beliefs
         self.now_s = 0.0
         self.measured_on = ""
         self.runs: dict[str, Track] = {}
@@ -232,7 +233,7 @@ class Tracks:
             device = self.devices[gpu] = TrackedDevice(residents, self.now_s)
             if device.shared:
                 runs = [self.runs[run].run for run, _ in residents]
-                device.beliefs = self._view.predicted(runs, gpu)
+                device.beliefs = self._beliefs.predicted(runs, gpu)
         for track in self.runs.values():
             phase = tuple(self.devices[seat.gpu].residents for seat in track.run.seats)
             if phase != track.phase:
@@ -262,7 +263,7 @@ class Tracks:
             for gpu in gpus
         ]
         held = {seat.gpu for track in tracks for seat in track.run.seats}
-        others = self._view.neighbours(held)
+        others = self._beliefs.neighbours(held)
         busy = sum(gpu == self.measured_on or bool(self.residents(gpu)) for gpu in others)
         return Period(self.model(tracks[0]), readings, self.now_s, busy)
 
@@ -299,11 +300,11 @@ class Tracks:
     def alone(self, track: Track) -> SoloProfile | None:
         """Return the profile of a run's workload alone and uncapped."""
         found = self.found.get(self.key(track))
-        return found or self._view.alone(track.run.spec, self.model(track))
+        return found or self._beliefs.alone(track.run.spec, self.model(track))
 
     def described(self, track: Track) -> SoloProfile | None:
         """Return what is known of a run's workload alone and uncapped, if only of its kernels."""
-        return self.alone(track) or self._view.described(track.run.spec, self.model(track))
+        return self.alone(track) or self._beliefs.described(track.run.spec, self.model(track))
 
     def solo_rate(self, track: Track) -> float | None:
         """Return the rate of a run's workload alone."""
@@ -324,7 +325,7 @@ class Tracks:
 
         Only MPS keeps caps: runs that have some outlived a service that had MPS.
         """
-        return "mps" if caps_of(shares) else self._view.cluster.sharing
+        return "mps" if caps_of(shares) else self._beliefs.cluster.sharing
 
     def model(self, track: Track) -> str:
         """Return the model of a run's devices."""

@@ -22,8 +22,8 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import WATCHED
+from dovetail.executor.live.live import Live
 from dovetail.executor.live.observation.breaches import breaches
 from dovetail.executor.live.observation.profiles import (
     ended_profiles,
@@ -34,9 +34,8 @@ from dovetail.executor.live.observation.profiles import (
 from dovetail.executor.live.observation.records import power_w
 from dovetail.executor.live.observation.tracks import Track, Tracks, WatchOptions
 from dovetail.executor.live.observation.windows import measurements
-from dovetail.executor.live.readings import LastReading, RunReading
-from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.pools.pool import NodePool, Progress
+from dovetail.executor.live.readings import RunReading
+from dovetail.executor.pools.pool import Progress
 from dovetail.instances._record import IDLE
 
 
@@ -47,40 +46,21 @@ class RunWatch:
 
     Parameters
     ----------
-    machine : StateMachine
-        Jobs and devices; only read.
-    pool : NodePool
-        The pool that runs the jobs.
-    models : mapping of str to str
-        The model of every device, by its id; read at each sample.
-    view : PolicyView
-        Profiles and beliefs; updated with the progress of jobs.
+    live : Live
+        What the parts of the service share; its readings are kept up to date.
     options : WatchOptions
         How long runs are watched before conclusions are drawn.
     every_s : float
         Seconds between two samples.
-
-    Attributes
-    ----------
-    readings : LastReading
-        What was last seen of runs and devices.
     """
 
-    def __init__(
-        self,
-        machine: StateMachine,
-        pool: NodePool,
-        models: Mapping[str, str],
-        view: PolicyView,
-        options: WatchOptions,
-        every_s: float,
-    ) -> None:
-        self._machine, self._pool, self._view = machine, pool, view
-        self._tracks = Tracks(models, view, options)
+    def __init__(self, live: Live, options: WatchOptions, every_s: float) -> None:
+        self._machine, self._pool, self._beliefs = live.machine, live.pool, live.beliefs
+        self._readings = live.readings
+        self._tracks = Tracks(live.devices.models, live.beliefs, options)
         self._every_s = every_s
         self._sampled_s = -math.inf
         self._library_seen: set[str] = set()
-        self.readings = LastReading()
 
     @property
     def next_s(self) -> float:
@@ -88,7 +68,7 @@ class RunWatch:
 
         One more sample is taken after the last run has ended, to draw conclusions from it.
         """
-        runs = self._watched() or self.readings.now
+        runs = self._watched() or self._readings.now
         return self._sampled_s + self._every_s if runs else math.inf
 
     def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
@@ -102,7 +82,7 @@ class RunWatch:
         self._sampled_s = now_s
         watched = self._watched()
         progress = {run: self._pool.progress(run) for run in watched}
-        readings, usage = self.readings, self._pool.usage()
+        readings, usage = self._readings, self._pool.usage()
         before, readings.usage = readings.usage, usage
         metered = {gpu: power_w([before[gpu], now]) for gpu, now in usage.items() if gpu in before}
         readings.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
@@ -114,7 +94,7 @@ class RunWatch:
     def note_ends(self, happened: Iterable[AnyEvent]) -> None:
         """Keep the last progress of runs that have ended, before they are released."""
         for run in {event.run for event in happened if isinstance(event, events.RankEnded)}:
-            self.readings.note_end(run, self._pool.progress(run))
+            self._readings.note_end(run, self._pool.progress(run))
 
     def _watched(self) -> dict[str, LiveJob]:
         """Return the jobs whose progress is watched, by their runs."""
@@ -145,7 +125,7 @@ class RunWatch:
         tracks.follow(holding, changed)
         for run in progress.keys() & tracks.runs.keys():
             tracks.runs[run].advance(progress[run], shift_s)
-        usage = self.readings.usage
+        usage = self._readings.usage
         for gpu in usage.keys() & tracks.devices.keys():
             tracks.use(gpu, usage[gpu], shift_s)
         broken = list(breaches(tracks))
@@ -198,17 +178,14 @@ class RunWatch:
     # Readings.
 
     def _read(self, watched: Mapping[str, LiveJob]) -> None:
-        """Read the figures of the watched runs, and tell the view their progress."""
+        """Read the figures of the watched runs."""
         tracks = self._tracks
-        self.readings.now = {run: self._reading(tracks.runs[run]) for run in watched}
-        for run, reading in self.readings.now.items():
-            self.readings.note(run, reading, tracks.runs[run].shares)
-            if reading.iterations is not None:
-                job = watched[run].id
-                self._view.note_progress(job, reading.iterations, reading.total, tracks.now_s)
+        self._readings.now = {run: self._reading(tracks.runs[run]) for run in watched}
+        for run, reading in self._readings.now.items():
+            self._readings.note(run, reading, tracks.runs[run].shares)
 
     def _reading(self, track: Track) -> RunReading:
-        tracks, run, usage = self._tracks, track.run, self.readings.usage
+        tracks, run, usage = self._tracks, track.run, self._readings.usage
         rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
         belief = tracks.predicted(run.id)
         isolated = [
@@ -221,7 +198,7 @@ class RunWatch:
             solo_rate=solo,
             slowdown=solo / rate if rate and solo else None,
             predicted=belief.slowdown if belief else None,
-            upper=self._view.upper(run.job),
+            upper=self._beliefs.upper(run.job),
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
             launches=sum((Counter(used.launches) for used in isolated), Counter()),

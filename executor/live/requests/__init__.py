@@ -1,1 +1,1 @@
-"""Requests to the service: admitted, journalled, answered, and what users are shown."""
+"""Requests to the service: they are admitted and become events, and users are shown the jobs."""

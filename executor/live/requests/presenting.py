@@ -12,20 +12,18 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.jobs.words import brief
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.parts import RoundsForUsers
 from dovetail.executor.live.readings import NOTHING, RunReading
-from dovetail.executor.live.requests.lacking import Lacks
-from dovetail.executor.live.requests.views import (
+from dovetail.executor.live.views import (
     LISTED_CHARACTERS,
     Chosen,
     DeviceView,
     JobView,
     StepView,
 )
-from dovetail.executor.live.rounds.capping import why_capped
-from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Cluster
 
 
 def listed(
@@ -69,33 +67,19 @@ def listed(
 
 
 def job_views(
-    lacks: Lacks,
-    jobs: Iterable[LiveJob],
-    readings: Mapping[str, RunReading],
-    last: Mapping[str, RunReading],
-    history: bool = False,
+    live: Live, rounds: RoundsForUsers, jobs: Iterable[LiveJob], history: bool = False
 ) -> list[JobView]:
-    """Return the views of jobs.
-
-    Parameters
-    ----------
-    lacks : Lacks
-        What waiting jobs lack, and the state machine that has the jobs.
-    jobs : iterable of LiveJob
-        The jobs.
-    readings, last : mapping of str to Reading
-        Readings of the present runs, and the last readings of runs that are over.
-    history : bool
-        Whether the views include the jobs' histories.
-    """
-    residents = lacks.machine.residents()
+    """Return the views of jobs; with ``history``, they include the jobs' histories."""
+    residents = live.machine.residents()
     found = []
     for job in jobs:
         seen = NOTHING
         if job.run is not None and job.state not in QUEUED:
-            seen = (readings if job.state in HOLDING else last).get(job.run.id, NOTHING)
-        capped = why_capped(lacks.view, job) if job.state in HOLDING else ""
-        found.append(_job_view(job, residents, seen, lacks.of_job(job), capped, history))
+            of_runs = live.readings.now if job.state in HOLDING else live.readings.readings
+            seen = of_runs.get(job.run.id, NOTHING)
+        capped = rounds.why_capped(job) if job.state in HOLDING else ""
+        waiting_for = rounds.waiting_for(job) if job.state in QUEUED else ""
+        found.append(_job_view(job, residents, seen, waiting_for, capped, history))
     return found
 
 
@@ -207,17 +191,13 @@ def for_others(job: JobView) -> JobView:
     )
 
 
-def device_views(
-    machine: StateMachine,
-    cluster: Cluster,
-    usage: Mapping[str, Usage],
-    power_w: Mapping[str, float],
-) -> tuple[DeviceView, ...]:
+def device_views(live: Live) -> tuple[DeviceView, ...]:
     """Return the views of a pool's devices."""
+    machine, seen = live.machine, live.readings
     residents, present = machine.residents(), machine.shares.present
     found = []
-    for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
-        used = usage.get(gpu.id)
+    for node, gpu in ((at, gpu) for at in live.devices.cluster.nodes for gpu in at.devices):
+        used = seen.usage.get(gpu.id)
         found.append(
             DeviceView(
                 id=gpu.id,
@@ -228,7 +208,7 @@ def device_views(
                 jobs=tuple(job.id for job in residents.get(gpu.id, ())),
                 measuring=present.share if present and present.gpu == gpu.id else None,
                 used_mib=used.memory_mib if used else None,
-                power_w=power_w.get(gpu.id),
+                power_w=seen.power_w.get(gpu.id),
                 energy_j=used.energy_j if used else None,
                 metrics=used.metrics if used else {},
                 source=used.source if used else "",

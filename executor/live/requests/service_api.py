@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,11 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner
-from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.jobs.words import SharedEnvironments
-from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.readings import LastReading
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.parts import RoundsForUsers, Troubled
 from dovetail.executor.live.requests.admission import (
     AdmissionLimits,
     is_administrator,
@@ -32,17 +32,17 @@ from dovetail.executor.live.requests.admission import (
     refuse_too_much,
     refuse_values,
 )
-from dovetail.executor.live.requests.lacking import Lacks, of_job
-from dovetail.executor.live.requests.presenting import for_others, job_views, listed
-from dovetail.executor.live.requests.previews import Previews
-from dovetail.executor.live.requests.request_queue import RequestQueue
-from dovetail.executor.live.requests.views import EVERY, Chosen, JobView, ServiceView
-from dovetail.executor.live.rounds.deciding import Decider
-from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.pools.pool import NodePool, awaited_text
+from dovetail.executor.live.requests.presenting import (
+    device_views,
+    for_others,
+    job_views,
+    listed,
+)
+from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
+from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.pools.runs.files import RunFiles
-from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances._record import shown
+from dovetail.instances._version import VERSION
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
@@ -58,67 +58,35 @@ class ServiceApi:
 
     Parameters
     ----------
-    machine : StateMachine
-        Jobs and devices. Only the service's thread changes them, holding ``lock``.
-    lock : threading.RLock
-        Held while the state machine is read.
-    clock : ServiceClock
-        The service's clock.
-    requests : RequestQueue
-        Passes requests to the service's thread.
-    pool, devices
-        The pool that runs the jobs, and its devices.
-    seen : LastReading
-        Readings of the runs.
-    view : PolicyView
-        Jobs, devices and beliefs as policies see them.
-    decider : Decider
-        Makes decisions; used only for previews here.
-    known : callable
-        Returns the events by which profiles of these jobs' workloads become known.
-    show : callable
-        Returns the view of the service and its devices.
-    stalled : callable
-        Returns what the service lacks for any start, or an empty text.
+    live : Live
+        What the parts of the service share.
+    rounds : RoundsForUsers
+        Answers what concerns decisions.
+    troubled : sequence of Troubled
+        Parts whose troubles the view of the service names.
+    policy : str
+        Name and options of the policy.
     limits : AdmissionLimits
         The limits for users.
-    directory : str
-        The state directory; empty = none.
-    dry_run : bool
-        Whether no job is started.
     private : bool
         Whether users see no details of the jobs of others.
     """
 
     def __init__(
         self,
+        live: Live,
+        rounds: RoundsForUsers,
+        troubled: Sequence[Troubled],
         *,
-        machine: StateMachine,
-        lock: threading.RLock,
-        clock: ServiceClock,
-        requests: RequestQueue,
-        pool: NodePool,
-        devices: Devices,
-        seen: LastReading,
-        view: PolicyView,
-        decider: Decider,
-        known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
-        show: Callable[[], ServiceView],
-        stalled: Callable[[], str],
+        policy: str,
         limits: AdmissionLimits,
-        directory: str,
-        dry_run: bool,
         private: bool,
     ) -> None:
-        self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
-        self._pool, self._devices = pool, devices
-        self._seen, self._view, self._known = seen, view, known
-        self._previews = Previews(machine, clock, requests, decider)
-        self._limits, self._directory, self._dry_run = limits, directory, dry_run
-        self._private = private
+        self._live, self._machine, self._lock = live, live.machine, live.lock
+        self._rounds, self._troubled, self._policy = rounds, troubled, policy
+        self._limits, self._private = limits, private
+        self._started_s = live.now_s
         self._environments = SharedEnvironments()
-        self.service, self._stalled = show, stalled
-        self._lacked: tuple[tuple[int, str, int], Lacks] | None = None
 
     # Requests that change something.
 
@@ -151,21 +119,22 @@ class ServiceApi:
             refuse_too_many(len(specs), by, self._machine, self._limits.waiting)
             more_bytes = self._machine.charges.more(specs)
             refuse_too_much(more_bytes, by, self._machine, self._limits.mib)
-            at_s = self._clock.now_s()
+            at_s = self._live.now_s
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
                 for k, spec in enumerate(specs, self._machine.submitted + 1)
             ]
-            return [*made, *self._known(specs)]
+            return [*made, *self._live.beliefs.known(specs, at_s)]
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
             made = [event.job for event in asked if isinstance(event, events.Submitted)]
             return tuple(made or self._machine.requests.get(request, ()))
 
-        return self._requests.ask(submitted, ids)
+        return self._live.requests.ask(submitted, ids)
 
     def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
-        cluster = None if self._pool.awaited else self._devices.cluster
+        live = self._live
+        cluster = None if live.pool.awaited else live.devices.cluster
         refuse_hopeless(spec, by, cluster, self._limits, path)
 
     def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
@@ -219,7 +188,7 @@ class ServiceApi:
             more_bytes = charges.more([spec]) - charges.more([live.spec])
             refuse_too_much(max(more_bytes, 0), live.spec.owner, self._machine, self._limits.mib)
             change = events.Edited(at_s=at_s, job=job, spec=spec, by=by.name)
-            return [change, *self._known([spec])]
+            return [change, *self._live.beliefs.known([spec], at_s)]
 
         return self._changed(job, edited)
 
@@ -261,7 +230,7 @@ class ServiceApi:
 
         Only its user and administrators may change it, and they see all of it.
         """
-        self._requests.ask(lambda: change(self._job(job), self._clock.now_s()), lambda _: None)
+        self._live.requests.ask(lambda: change(self._job(job), self._live.now_s), lambda _: None)
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
@@ -274,16 +243,39 @@ class ServiceApi:
         """
         if not is_administrator(by):
             raise RefusedError("only an administrator may drain devices")
-        chosen = self._devices.named(gpus)
+        chosen = self._live.devices.named(gpus)
 
         def drained() -> list[AnyEvent]:
-            at_s = self._clock.now_s()
+            at_s = self._live.now_s
             return [events.DrainChanged(at_s=at_s, gpus=chosen, on=on, by=by.name)]
 
-        self._requests.ask(drained, lambda _: None)
+        self._live.requests.ask(drained, lambda _: None)
         return self.service()
 
     # Views.
+
+    def service(self) -> ServiceView:
+        """Return the view of the service and its devices."""
+        live, machine = self._live, self._machine
+        pool, awaited = live.pool, awaited_text(live.pool)
+        with self._lock:
+            troubles = (*live.troubles.texts, *(part.trouble for part in self._troubled))
+            view = ServiceView(
+                pool=pool.name,
+                notice="; ".join(filter(None, [pool.notice, awaited])),
+                policy=self._policy,
+                version=VERSION,
+                pid=os.getpid(),
+                directory=live.directory,
+                started_s=self._started_s,
+                now_s=live.now_s,
+                sequence=machine.sequence,
+                jobs=Counter(job.state.value for job in machine.jobs.values()),
+                dry_run=live.dry_run,
+                trouble="; ".join(filter(None, troubles)),
+                devices=device_views(live),
+            )
+            return self._rounds.noted(view)
 
     def jobs(
         self, over: bool = False, chosen: Chosen = EVERY, by: Owner | None = None
@@ -299,7 +291,7 @@ class ServiceApi:
             If ``chosen.before`` names a job that never existed.
         """
         with self._lock:
-            now_s = self._clock.now_s()
+            now_s = self._live.now_s
             found = listed(self._machine, over, chosen, now_s, partial(self._name_for, by))
             return self._views(found, by)
 
@@ -320,7 +312,7 @@ class ServiceApi:
     def _views(
         self, jobs: Iterable[LiveJob], by: Owner | None, history: bool = False
     ) -> list[JobView]:
-        views = job_views(self._lacks(), jobs, self._seen.now, self._seen.readings, history)
+        views = job_views(self._live, self._rounds, jobs, history)
         return [for_others(view) if self._hides(view.uid, by) else view for view in views]
 
     def _hides(self, uid: int, by: Owner | None) -> bool:
@@ -338,9 +330,9 @@ class ServiceApi:
 
     def _log_file(self, run: str | None) -> str:
         """Return the path of the output of a run's first rank; empty if it is not here."""
-        if run is None or not self._directory:
+        if run is None or not self._live.directory:
             return ""
-        log = RunFiles(Path(self._directory), run).rank(0).log
+        log = RunFiles(Path(self._live.directory), run).rank(0).log
         return str(log) if log.exists() else ""
 
     def is_over(self, job: str) -> bool:
@@ -367,47 +359,28 @@ class ServiceApi:
                 rule = f"must be from 1 to {live.runs}" if live.runs else "no run has started"
                 raise InputError(f"{rule}, got {run}", "run")
             number = run or live.runs
-        return self._pool.log_path(f"{job}.{number}", rank) if number else None
+        return self._live.pool.log_path(f"{job}.{number}", rank) if number else None
 
     # Plans.
 
     def instance(self, by: Owner | None = None) -> Instance:
         """Return the round that the service would solve now."""
-        return self._previews.instance(self._audience(by))
+        return self._rounds.instance(self._audience(by))
 
     def plan(self, by: Owner | None = None) -> Plan:
         """Return a plan of the policy's present decision, without carrying it out."""
-        return self._previews.plan(self._audience(by))
-
-    def _audience(self, by: Owner | None) -> str:
-        """Return the only user whose workloads are named in a round; empty if all are."""
-        return by.name if by is not None and self._hides(-1, by) else ""
+        return self._rounds.plan(self._audience(by))
 
     def explain(self, job: str, by: Owner | None = None) -> str:
         """Return why a job waits and what would let it start."""
         with self._lock:
             live = self._job(job)
             self._require_shown(live, by)
-            text, over = of_job(live, self._view, self._stalled()), live.state in OVER
-            # While no device takes jobs, other remedies are useless.
-            waits = live.state in QUEUED
-            lacks = self._lacks()
-            closed = waits and lacks.closed
-        if waits and not live.barred:
-            text = "\n".join(filter(None, [text, awaited_text(self._pool)]))
-        if over or closed or live.barred:
-            return text
-        lines = [text, self._previews.explain(job, self._audience(by))]
-        if waits and self._dry_run:
-            lines.append("this is a dry run: nothing is started")
-        return "\n".join(lines)
+        return self._rounds.explain(live, self._audience(by))
 
-    def _lacks(self) -> Lacks:
-        """Return what waiting jobs lack, recomputed after an event and each second."""
-        now = self._machine.sequence, self._stalled(), int(self._clock.now_s())
-        if self._lacked is None or self._lacked[0] != now:
-            self._lacked = now, Lacks.of(self._view, self._dry_run, now[1])
-        return self._lacked[1]
+    def _audience(self, by: Owner | None) -> str:
+        """Return the only user whose workloads are named in a round; empty if all are."""
+        return by.name if by is not None and self._hides(-1, by) else ""
 
     def _job(self, name: str) -> LiveJob:
         job = self._machine.jobs.get(name)

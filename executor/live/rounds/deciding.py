@@ -1,20 +1,18 @@
-"""Rounds of the live service: when a decision is due, how it is carried out, and previews."""
+"""Rounds of the live service: when a decision is due, and how it is carried out."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Final
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
-from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.live.disk_space import DiskFullError, require_space
-from dovetail.executor.live.left_behind import LeftBehind
-from dovetail.executor.live.requests.ledger import EventLedger
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.rounds.disk_space import DiskFullError, require_space
 from dovetail.executor.live.rounds.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.rounds.gathering import Gatherer
 from dovetail.executor.live.rounds.guarded_policy import AGAIN_S, GuardedPolicy, asked
@@ -29,10 +27,7 @@ from dovetail.executor.live.rounds.starts import (
     reservations,
     stop_reason,
 )
-from dovetail.executor.live.troubles import Troubles
-from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.second_opinion import unlawful
-from dovetail.executor.system.clock import ServiceClock
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.services import services_kept
@@ -61,120 +56,110 @@ _LOG: Final = logging.getLogger("dovetail.live")
 class Decider:
     """Prepares, carries out and previews the decisions of a policy.
 
-    Its methods are called from the service's thread.
+    Its methods are called from the service's thread. No job starts while the disk of the state
+    directory is almost full.
 
     Parameters
     ----------
-    machine, clock, pool, ledger, troubles
-        Parts of the service.
-    view : PolicyView
-        The state that the policy decides on.
+    live : Live
+        What the parts of the service share.
     policy : GuardedPolicy
         The policy; previews use a new policy of the same name.
-    queue : ProfilingQueue
-        The jobs that start before the policy's choice, to be profiled.
-    left : LeftBehind
-        Runs without a job, on devices that take no start.
     gatherer : Gatherer
         Measures shares on idle devices, and makes way for starts.
-    directory : str
-        No job starts while its disk is almost full; empty: no disk is checked.
+    look_s : float
+        The longest duration of a profile, in seconds.
 
     Attributes
     ----------
-    due_s : float
-        When the next decision is due, on the service's clock.
+    view : PolicyView
+        The state that the policy decides on.
     took_s, gap : float or None
         Duration of the last decision, and the gap that it proved.
     """
 
     def __init__(
-        self,
-        machine: StateMachine,
-        clock: ServiceClock,
-        pool: NodePool,
-        ledger: EventLedger,
-        troubles: Troubles,
-        view: PolicyView,
-        policy: GuardedPolicy,
-        queue: ProfilingQueue,
-        left: LeftBehind,
-        gatherer: Gatherer,
-        directory: str,
+        self, live: Live, policy: GuardedPolicy, gatherer: Gatherer, look_s: float
     ) -> None:
-        self._machine, self._clock, self._pool = machine, clock, pool
-        self._ledger, self._troubles = ledger, troubles
-        self._view, self._policy, self._queue, self._left = view, policy, queue, left
-        self._gatherer, self._directory = gatherer, directory
-        self.due_s = -math.inf
+        self._live, self._machine = live, live.machine
+        self.policy, self.gatherer = policy, gatherer
+        self.view = PolicyView(live.beliefs)
+        self._queue = ProfilingQueue(live.machine, look_s)
         self.took_s: float | None = None
         self.gap: float | None = None
-        self._rest_until_s = -math.inf
+        self._due_s = self._rest_until_s = -math.inf
+        self._learned = live.beliefs.of_workloads
         self._first_s = 0.0
 
     # When a decision is due.
 
-    def decide_now(self) -> None:
-        """Request the next decision as soon as possible."""
-        self.due_s = -math.inf
+    def next_s(self) -> float:
+        """Return when the next decision is due, on the service's clock.
 
-    def decide_after(self, kinds: Collection[str]) -> None:
-        """Request a decision after events of these kinds, if they may change it.
-
-        If there are only new jobs, it waits until the thread has rested from the last decision.
+        That is at once after an event that may change the decision, or newer beliefs. If there are
+        only new jobs, it is once the thread has rested from the last decision.
         """
-        if not _PATIENT.issuperset(kinds):
+        ledger = self._live.ledger
+        kinds, ledger.applied = ledger.applied, set()
+        learned = self._live.beliefs.of_workloads is not self._learned
+        if learned or not _PATIENT.issuperset(kinds):
             self.decide_now()
         elif not _QUIET.issuperset(kinds):
             self._decide_by(self._rest_until_s)
+        return self._due_s
+
+    def decide_now(self) -> None:
+        """Request the next decision as soon as possible."""
+        self._due_s = -math.inf
 
     def _decide_by(self, at_s: float) -> None:
-        self.due_s = min(self.due_s, at_s)
+        self._due_s = min(self._due_s, at_s)
 
     # A decision.
 
     def prepare(self) -> bool:
         """Bring the policy's state up to date; return whether that succeeded."""
-        self.due_s = math.inf
+        self._due_s = math.inf
+        self._learned = self._live.beliefs.of_workloads
         try:
-            self._view.renew(self._clock.now_s())
+            self.view.renew(self._live.now_s)
         except Exception as error:
-            self._troubles.report("world", error)
-            self._decide_by(self._clock.now_s() + AGAIN_S)
+            self._live.troubles.report("world", error)
+            self._decide_by(self._live.now_s + AGAIN_S)
             return False
-        self._troubles.clear("world")
+        self._live.troubles.clear("world")
         return True
 
     def begin(self) -> bool:
         """Start jobs that go before the policy's choice; return whether the policy may decide."""
         try:
-            require_space(self._directory)
+            require_space(self._live.directory)
         except (DiskFullError, OSError) as error:
             return self._failed("disk", error)
-        self._troubles.clear("disk")
+        self._live.troubles.clear("disk")
         began = time.perf_counter()
         try:
-            chosen = first_starts(self._machine, self._view.state, self._queue, self._policy)
+            chosen = first_starts(self._machine, self.view.state, self._queue, self.policy)
             with closing(chosen) as first:
                 for starts, looks in first:
                     begun = self._start_all(starts)
                     if looks and begun:
-                        self._queue.note(begun[0], self._view.state)
+                        self._queue.note(begun[0], self.view.state)
         except JournalError as error:
             return self._failed("journal", error)
         self._first_s = time.perf_counter() - began
         return True
 
     def _failed(self, kind: str, error: Exception) -> bool:
-        self._troubles.report(kind, error)
-        self._decide_by(self._troubles.again_s)
+        self._live.troubles.report(kind, error)
+        self._decide_by(self._live.troubles.again_s)
         return False
 
     def note(self, decision: Decision, decide_s: float) -> None:
         """Plan the next decision after one that took ``decide_s`` seconds."""
         self.took_s = decide_s + self._first_s
         self.gap = decision.proof.gap if decision.proof else None
-        now_s = self._clock.now_s()
+        now_s = self._live.now_s
         self._rest_until_s = now_s + REST * self.took_s
         if decision.wake_s is not None:
             # A wake-up time in the past would never let the service rest.
@@ -187,9 +172,9 @@ class Decider:
             for job in decision.stops:
                 run = self._machine.jobs[job.id].run
                 if run is not None and run.spec.requeue:
-                    at_s, why = self._clock.now_s(), stop_reason(decision, job)
+                    at_s, why = self._live.now_s, stop_reason(decision, job)
                     stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
-                    self._ledger.commit([stop])
+                    self._live.ledger.commit([stop])
             # Devices that a stop frees are busy until its processes are gone.
             freed = {gpu for job in decision.stops for gpu in job.gpus}
             at_once = [start for start in decision.starts if freed.isdisjoint(start.gpus)]
@@ -197,9 +182,9 @@ class Decider:
             later = [start for start in decision.starts if start not in at_once]
             kept = self._kept(later) if decision.proof else {}
             # The state is older than the starts, and the journal's time never goes back.
-            now_s = self._clock.now_s()
-            self._ledger.commit(reservations(self._view, kept | {**decision.reserved}, now_s))
-            self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
+            now_s = self._live.now_s
+            self._live.ledger.commit(reservations(self.view, kept | {**decision.reserved}, now_s))
+            self._live.pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
         except JournalError as error:
             self._failed("journal", error)
 
@@ -212,14 +197,14 @@ class Decider:
         for start in starts:
             if taken.isdisjoint(start.gpus):
                 taken.update(start.gpus)
-                found[start.job.number] = Reservation(start.gpus, self._view.state.now)
+                found[start.job.number] = Reservation(start.gpus, self.view.state.now)
         return found
 
     def _lawful(self, decision: Decision) -> Decision:
         """Return a decision without the stops that break a rule, if its policy keeps the rules."""
         if decision.proof is None:
             return decision
-        state, stays = self._view.state, set[int]()
+        state, stays = self.view.state, set[int]()
         for job in decision.stops:
             for why in unlawful(state, [job]):
                 _LOG.warning("%s", why)
@@ -239,7 +224,7 @@ class Decider:
                 # Otherwise the policy would decide the same again, and no job would ever start.
                 alone = (start._replace(shares=None) for start in group)
                 begun += [
-                    one for one in alone if is_fresh(self._view.state, one) and self._start([one])
+                    one for one in alone if is_fresh(self.view.state, one) and self._start([one])
                 ]
         return begun
 
@@ -248,35 +233,42 @@ class Decider:
 
         That is being stopped then, and the next decision follows its end.
         """
-        ids = self._view.state.machines.gpu_ids
+        ids = self.view.state.machines.gpu_ids
         gpus = {ids[gpu] for start in group for gpu in start.gpus if 0 <= gpu < len(ids)}
-        stops = self._gatherer.make_way(gpus, self._clock.now_s(), group[0].job.id)
+        stops = self.gatherer.make_way(gpus, self._live.now_s, group[0].job.id)
         if stops:
-            self._ledger.commit(stops)
+            self._live.ledger.commit(stops)
         return stops is not None
 
     def _start(self, group: Sequence[Start]) -> bool:
         """Place jobs that start together unless they break a rule; return True if placed."""
         try:
-            placed = place(self._view, group, self._left.held)
+            placed = place(self.view, group, self._live.left.held)
         except CannotStartError as error:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
-        now = {"at_s": self._clock.now_s()}
-        self._ledger.commit([one.model_copy(update=now) for one in placed])
+        now = {"at_s": self._live.now_s}
+        self._live.ledger.commit([one.model_copy(update=now) for one in placed])
         self._queue.begin(self._machine.jobs[start.job.id] for start in group)
         return True
 
-    # Previews.
+    # Progress and previews.
+
+    def note_progress(self, now_s: float) -> None:
+        """Update the work that jobs have done from the readings of this moment."""
+        for run, reading in self._live.readings.now.items():
+            if reading.iterations is not None:
+                job = run.rpartition(".")[0]
+                self.view.note_progress(job, reading.iterations, reading.total, now_s)
 
     def choose(self) -> PlannedDecision:
         """Return the policy's decision in the present round, without carrying it out."""
-        self._view.renew(self._clock.now_s())
-        instance, before = self._view.instance(), Precedence.of(self._machine)
-        state = self._view.state
-        chosen = first_starts(self._machine, state, self._queue, self._policy)
+        self.view.renew(self._live.now_s)
+        instance, before = self.view.instance(), Precedence.of(self._machine)
+        state = self.view.state
+        chosen = first_starts(self._machine, state, self._queue, self.policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
-        policy = policy_named(self._policy.name)
+        policy = policy_named(self.policy.name)
         decision = services_kept(state, asked(policy, state))
         decision = without_unfair_stops(decision, self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
@@ -284,11 +276,11 @@ class Decider:
             instance,
             state,
             decision,
-            self._policy.name,
+            self.policy.name,
             objective_of(policy),
             lambda job: not self._machine.may_share(self._machine.jobs[job]),
             lambda job: before.ahead(self._machine.jobs[job]),
-            self._pool.notice,
+            self._live.pool.notice,
         )
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
@@ -296,6 +288,6 @@ class Decider:
         found: list[Start] = []
         for group in in_groups(starts):
             with suppress(CannotStartError):
-                place(self._view, group, self._left.held)
+                place(self.view, group, self._live.left.held)
                 found += group
         return found

@@ -29,10 +29,8 @@ from dovetail.executor.jobs.commands import Command, Launch, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import Measuring
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
-from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.requests.views import EvidenceView
-from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.views import EvidenceView
 from dovetail.executor.pools.runs.lease import SHIM_KILL_S
 from dovetail.executor.pools.runs.submissions import Submission, last_lines, own_user
 from dovetail.executor.pools.share_gate import ShareGate, TriedShare
@@ -129,37 +127,19 @@ class Gatherer:
 
     Parameters
     ----------
-    machine : StateMachine
-        Jobs and devices; only read.
-    pool : NodePool
-        The pool; nothing is measured if it has no gate.
-    devices : Devices
-        Its devices.
-    directory : str
-        The state directory, whose repository stores the results; empty: nothing is measured.
+    live : Live
+        What the parts of the service share. Nothing is measured without a state directory, whose
+        repository stores the results, nor if the pool has no gate.
     options : GatherOptions or None
         None: nothing is measured.
-    wake : callable
-        Wakes the service; called from other threads.
-    held : callable
-        Returns the devices that runs left by an earlier service may still hold.
     """
 
-    def __init__(
-        self,
-        machine: StateMachine,
-        pool: NodePool,
-        devices: Devices,
-        directory: str,
-        options: GatherOptions | None,
-        wake: Callable[[], None],
-        held: Callable[[], Collection[str]],
-    ) -> None:
-        self._machine, self._pool, self._devices = machine, pool, devices
-        self._directory, self._wake, self._held = Path(directory), wake, held
-        self._gate: ShareGate | None = pool.gate
+    def __init__(self, live: Live, options: GatherOptions | None) -> None:
+        self._live, self._machine, self._pool = live, live.machine, live.pool
+        self._devices, self._directory = live.devices, Path(live.directory)
+        self._gate: ShareGate | None = live.pool.gate
         self._options = options or GatherOptions()
-        self._on = options is not None and self._gate is not None and bool(directory)
+        self._on = options is not None and self._gate is not None and bool(live.directory)
         self._under: _Under | None = None
         self._kept: Future[SplitEvidence] | None = None
         self._looking: Future[_Seen] | None = None
@@ -454,7 +434,7 @@ class Gatherer:
         Policies start jobs on the first idle devices.
         """
         assert self._gate is not None
-        residents, left = self._machine.residents(), self._held()
+        residents, left = self._machine.residents(), self._live.left.held
         free = [
             gpu
             for gpu, model in self._devices.models.items()
@@ -584,7 +564,7 @@ class Gatherer:
                 done.set_result(work())
             except Exception as error:  # raised again by ``result``
                 done.set_exception(error)
-            self._wake()
+            self._live.requests.ring()
 
         threading.Thread(target=run, name="shares", daemon=True).start()
         return done

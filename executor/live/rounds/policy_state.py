@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations, product
+from functools import cached_property
+from itertools import combinations, product
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.live.observation.beliefs import (
-    ORIGINS,
-    SEEN,
-    WHOLE,
-    WITHOUT_BOUND,
-    BeliefTable,
-    Source,
-)
+from dovetail.executor.live.beliefs import ORIGINS, SEEN, WITHOUT_BOUND, BeliefTable, Source
+from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
-from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.instances.slowdowns.shares import caps_of, full_splits, share_code, share_total
-from dovetail.instances.slowdowns.slowdown_table import UNCAPPED, Caps, SlowdownTable
+from dovetail.instances.slowdowns.shares import share_code
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors.unmeasured import may_share
 from dovetail.solver.policies.state import State
 
 _STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
-
-
-def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
-    """Return the caps that two jobs may have, including the mirror of each.
-
-    Both jobs uncapped, one of them, two caps that sum to the largest allowed sum or to the whole
-    device, all measured caps, and one job at ``idle``; for three and more jobs, the caps of two of
-    them (``instances.shares.full_splits``).
-    """
-    caps = caps_of(rules.shares)
-    of_sets = {
-        pair
-        for jobs in range(3, rules.max_jobs_per_gpu + 1)
-        for split in full_splits(caps, jobs, rules.share_sum)
-        for pair in permutations(split, 2)
-    }
-    found = [UNCAPPED]
-    if IDLE in rules.shares:
-        found += [(None, IDLE), (IDLE, None)]
-    for x, y in product((None, *caps), repeat=2):
-        both = share_total((x, y))
-        full = x is None or y is None or both in (rules.share_sum, WHOLE)
-        useful = full or (x, y) in measured or (y, x) in measured or (x, y) in of_sets
-        if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
-            found.append((x, y))
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -66,40 +35,32 @@ class KindState:
     ----------
     kinds : tuple of SharingClass
         The workloads of the state.
+    beliefs : JobBeliefs
+        Profiles, and the rules for sharing devices.
     table : BeliefTable
-        Beliefs about their workloads.
-    profile : callable
-        Returns the profiled workload of a name, or None.
-    apart : mapping of bool to bool
-        Whether jobs of two users (False) or of one user (True) may never share a device.
-    separated : collection of (str, str)
-        Jobs that may no longer share a device.
+        Beliefs about pairs of these workloads.
     allowed : mapping of (SharingClass, str) to collection of int
         The shares that jobs of a kind may have on a device model.
-    rules : Cluster
-        The pool's rules for sharing devices.
     """
 
     kinds: tuple[SharingClass, ...]
+    beliefs: JobBeliefs
     table: BeliefTable
-    profile: Callable[[str], Workload | None]
-    apart: Mapping[bool, bool]
-    separated: Collection[tuple[str, str]]
     allowed: Mapping[tuple[SharingClass, str], Collection[int | Idle]]
-    rules: Cluster
 
-    def state(self, cluster: Cluster, layout: Layout) -> State:
+    def state(self, layout: Layout) -> State:
         """Return the state of a pool without jobs.
 
         Devices that take no jobs are on nodes that are down. Kinds that may not share at any caps
         are clashes, so that no policy puts them together.
         """
-        whole, down = layout.cluster(cluster)
+        whole, down = layout.cluster(self.beliefs.cluster)
         view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
         models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
-        state = State(view, self._of_kinds(view, models, self.table))
-        state.prior = self._of_kinds(view, models, self.table.prior)
-        state.capped_sets = self.rules.caps_first
+        struck = self._struck(models)
+        state = State(view, self._of_kinds(view, models, self.table, struck))
+        state.prior = self._of_kinds(view, models, self.table.prior, struck)
+        state.capped_sets = self.beliefs.cluster.caps_first
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -129,7 +90,7 @@ class KindState:
     def _workloads(self) -> dict[str, Workload]:
         found: dict[str, Workload] = {}
         for kind in self.kinds:
-            known = None if kind.alone else self.profile(kind.workload)
+            known = None if kind.alone else self.beliefs.workload(kind.workload)
             label = kind.label(known.memory_mib if known else 0.0)
             if label in found:
                 label = f"{label} (user {kind.uid})"
@@ -139,10 +100,12 @@ class KindState:
         return found
 
     def _of_kinds(
-        self, view: Instance, models: tuple[str, ...], table: SlowdownTable
+        self,
+        view: Instance,
+        models: tuple[str, ...],
+        table: SlowdownTable,
+        struck: NDArray[np.bool_],
     ) -> SlowdownTable:
-        struck = self._struck(models)
-
         def expanded(values: Floats) -> Floats:
             return np.where(struck, np.nan, self._expanded(models, values, np.nan))
 
@@ -174,15 +137,15 @@ class KindState:
             done = set[tuple[tuple[int, int], ...]]()
             for chosen in product(*(of[name] for name in entry.workloads)):
                 members = tuple(sorted(zip(chosen, map(share_code, entry.shares), strict=True)))
-                kinds = [self.kinds[k] for k in chosen]
                 allowed = all(
-                    share is None or share in self.allowed[kind, model]
-                    for kind, share in zip(kinds, entry.shares, strict=True)
+                    share is None or share in self.allowed[self.kinds[k], model]
+                    for k, share in zip(chosen, entry.shares, strict=True)
                 )
-                apart = any(self._keep_apart(*both) for both in combinations(kinds, 2))
+                apart = any(self._apart[both] for both in combinations(chosen, 2))
                 if allowed and not apart and members not in done:
                     done.add(members)
-                    named, mode = tuple(labels[k] for k in chosen), self.rules.sharing
+                    named = tuple(labels[k] for k in chosen)
+                    mode = self.beliefs.cluster.sharing
                     yield entry.model_copy(update={"set": named, "mode": mode})
 
     def _expanded(
@@ -196,19 +159,51 @@ class KindState:
 
     def _struck(self, models: Sequence[str]) -> NDArray[np.bool_]:
         """Return the cells where a kind may not have its share, or may not share with the other."""
-        count = len(self.kinds)
-        struck = np.zeros((len(models), len(self.table.caps), count, count), dtype=np.bool_)
-        for m, model in enumerate(models):
-            may = [{None, *self.allowed[kind, model]} for kind in self.kinds]
-            for k, (mine, theirs) in enumerate(self.table.caps):
-                struck[m, k, [mine not in shares for shares in may], :] = True
-                struck[m, k, :, [theirs not in shares for shares in may]] = True
-        isolated = [(k, caps) for k, caps in enumerate(self.table.caps) if IDLE in caps]
-        for (a, one), (b, other) in product(enumerate(self.kinds), repeat=2):
-            struck[:, :, a, b] |= self._keep_apart(one, other)
-            for k, caps in isolated:
-                struck[:, k, a, b] |= not _isolates(caps, one, other)
-        return struck | self._in_doubt(models)
+        caps = self.table.caps
+        allowed = [[{None, *self.allowed[kind, model]} for kind in self.kinds] for model in models]
+        may = np.array(
+            [
+                [share in shares for shares in of_model]
+                for of_model in allowed
+                for pair in caps
+                for share in pair
+            ],
+            dtype=np.bool_,
+        ).reshape(len(models), len(caps), 2, len(self.kinds))
+        mine, theirs = may[:, :, 0, :, np.newaxis], may[:, :, 1, np.newaxis, :]
+        return ~(mine & theirs & ~self._apart & self._isolates) | self._in_doubt(models)
+
+    @cached_property
+    def _same_user(self) -> NDArray[np.bool_]:
+        uids = np.array([kind.uid for kind in self.kinds])
+        return np.asarray(uids[:, np.newaxis] == uids)
+
+    @cached_property
+    def _apart(self) -> NDArray[np.bool_]:
+        """The pairs of kinds whose jobs may never share a device, or no longer."""
+        never = [self.beliefs.pool.sharing(same) is not None for same in (False, True)]
+        apart = np.where(self._same_user, never[True], never[False])
+        of_job = {kind.job: k for k, kind in enumerate(self.kinds) if kind.job}
+        for both in self.beliefs.machine.apart:
+            if of_job.keys() >= {*both}:
+                a, b = (of_job[job] for job in both)
+                apart[a, b] = apart[b, a] = True
+        return apart
+
+    @cached_property
+    def _isolates(self) -> NDArray[np.bool_]:
+        """By caps, the pairs of kinds of which one may run in the idle time of the other.
+
+        True at caps without isolation.
+        """
+        roles = np.array([kind.isolation for kind in self.kinds], dtype=str)
+        found = np.ones((len(self.table.caps), len(roles), len(roles)), dtype=np.bool_)
+        for k, caps in enumerate(self.table.caps):
+            if IDLE in caps:
+                mine, theirs = ("best-effort" if share == IDLE else "latency" for share in caps)
+                both = (roles == mine)[:, np.newaxis] & (roles == theirs)
+                found[k] = both & self._same_user
+        return found
 
     def _in_doubt(self, models: Sequence[str]) -> NDArray[np.bool_]:
         """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""
@@ -221,15 +216,10 @@ class KindState:
             np.stack([bounds, self._mirrored(bounds)], axis=-1),
             promised[:, np.newaxis] | promised,
             capped[:, np.newaxis, np.newaxis],
-            np.asarray(self.rules.caps_first),
+            np.asarray(self.beliefs.cluster.caps_first),
         )
         seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
         return np.asarray(~(may | (seen & self._mirrored(seen))))
-
-    def _keep_apart(self, one: SharingClass, other: SharingClass) -> bool:
-        jobs = (one.job, other.job)
-        separated = jobs in self.separated or jobs[::-1] in self.separated
-        return separated or self.apart[one.uid == other.uid]
 
     def _note_measured(self, state: State) -> None:
         """Enter the measured slowdowns and their bounds into the state."""
@@ -239,9 +229,3 @@ class KindState:
         for model, caps, a, b in np.argwhere(measured).tolist():
             state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
             state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
-
-
-def _isolates(caps: Caps, *kinds: SharingClass) -> bool:
-    """Return whether one kind may run in the idle time of another of the same user."""
-    parts = tuple("best-effort" if share == IDLE else "latency" for share in caps)
-    return parts == tuple(kind.isolation for kind in kinds) and len({k.uid for k in kinds}) == 1

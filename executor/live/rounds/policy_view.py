@@ -8,32 +8,28 @@ that run alone, of any workload. The latter have no slowdowns, so they get no co
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec, Run, WorkloadKey
-from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.specs import JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
-from dovetail.executor.live.observation.beliefs import WHOLE, Belief, Beliefs
+from dovetail.executor.live.beliefs import WHOLE
+from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.rounds.policy_jobs import (
     LEAST_START_S,
     UNKNOWN_WORK_S,
     RunHistory,
     TrackedJob,
 )
-from dovetail.executor.live.rounds.policy_state import KindState, useful_caps
-from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass, workload_name
+from dovetail.executor.live.rounds.policy_state import KindState
+from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass
 from dovetail.executor.live.rounds.taking_part import most_of, taking_part
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
-from dovetail.instances._record import IDLE, Idle
-from dovetail.instances.datasets.records import SoloProfile
-from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances._record import Idle
+from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
-from dovetail.instances.slowdowns.shares import caps_of
-from dovetail.instances.slowdowns.slowdown_table import Caps
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation
 
@@ -50,18 +46,8 @@ class PolicyView:
 
     Parameters
     ----------
-    machine : StateMachine
-        Jobs and devices; only read.
-    cluster : Cluster
-        The pool's devices and the allowed shares (``NodePool.cluster``).
-    beliefs : Beliefs
-        The first beliefs; ``learn`` replaces them.
-    sharing : callable, optional
-        Returns why runs of one user (True) or of two users (False) may never share a device, or
-        None if they may (``NodePool.sharing``). Default: all may.
-    allowed : callable, optional
-        Returns the shares of a device model at which a library computes correctly
-        (``NodePool.allowed``). Default: the cluster's shares.
+    beliefs : JobBeliefs
+        Jobs, devices, and beliefs about them; only the table of the present workloads is changed.
 
     Attributes
     ----------
@@ -69,27 +55,18 @@ class PolicyView:
         The state that policies decide on; ``renew`` returns True when it is a new object.
     """
 
-    def __init__(
-        self,
-        machine: StateMachine,
-        cluster: Cluster,
-        beliefs: Beliefs,
-        sharing: Callable[[bool], str | None] = lambda same_user: None,
-        allowed: Callable[[str, str], Collection[int]] | None = None,
-    ) -> None:
-        self.machine = machine
-        self.beliefs = beliefs
-        self.sharing = sharing
-        self._allowed = allowed
-        self.equip(cluster)
+    def __init__(self, beliefs: JobBeliefs) -> None:
+        self.beliefs, self.machine = beliefs, beliefs.machine
         self._tracked: dict[str, TrackedJob] = {}
-        # Number of finished jobs of each workload, and their total seconds.
-        self._finished: Counter[WorkloadKey] = Counter()
-        self._lasted_s: defaultdict[WorkloadKey, float] = defaultdict(float)
+        # The number of finished jobs of each workload, and their total seconds.
+        self._lasted: dict[WorkloadKey, tuple[int, float]] = {}
         self._place: dict[SharingClass, int] = {}
         self._sizes: dict[str, int] = {}
         self._specs: dict[SharingClass, JobSpec] = {}
+        # What the state depends on as a whole: it is made again if this, or a kind, changes.
         self._basis: tuple[object, ...] = ()
+        self._stale = True
+        self._sizes_mib: list[float] = []
         self._made: KindState
         for live in self.machine.jobs.values():
             self._note_duration(live)
@@ -97,30 +74,13 @@ class PolicyView:
 
     # Input.
 
-    def equip(self, cluster: Cluster) -> None:
-        """Use these devices of the pool from the next ``renew`` on."""
-        self.cluster = cluster
-        self._gpus = {gpu.id: gpu for node in cluster.nodes for gpu in node.devices}
-        self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
-        taken = cluster.reserve_mib + cluster.per_process_mib
-        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
-        self._most_mib = max(self._sizes_mib, default=0.0)
-        self._profiles: dict[str, Workload | None] = {}
-        self._stale = True
-
-    def learn(self, beliefs: Beliefs) -> None:
-        """Use newer beliefs from the next ``renew`` on."""
-        self.beliefs = beliefs
-        self._profiles = {}
-        self._stale = True
-
     def note_progress(self, job: str, iterations: float, total: float | None, now_s: float) -> None:
         """Update a job's completed and total work from its iterations in this run.
 
         Ignored unless the job runs and its rate alone is known.
         """
         track = self._tracked.get(job)
-        known = self._known(workload_name(self.machine.jobs[job].spec)) if track else None
+        known = self.beliefs.workload(track.name) if track else None
         rate = known.throughput.get(WHOLE) if known else None
         if track is None or rate is None or track.job.phase != "running":
             return
@@ -152,10 +112,18 @@ class PolicyView:
             if job.phase == "running":
                 job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
         finished = self._follow()
-        layout = Layout.of(self.machine.devices, self._gpus, self.machine.holding.values())
-        basis = (layout.troubled, self.machine.apart, self.machine.broken)
+        machine, beliefs = self.machine, self.beliefs
+        layout = Layout.of(machine.devices, beliefs.devices.models, machine.holding.values())
+        basis = (
+            beliefs.of_workloads,
+            beliefs.cluster,
+            layout.troubled,
+            machine.apart,
+            machine.broken,
+        )
         if basis != self._basis:
             self._basis, self._stale = basis, True
+            self._sizes_mib = _usable_mib(beliefs.cluster)
         # Most waiting jobs have not changed.
         changed = [t for t in self._tracked.values() if self._stale or t.changed]
         for track in changed:
@@ -166,7 +134,7 @@ class PolicyView:
         self._fill(list(self._tracked.values()) if replaced else changed, layout)
         return replaced
 
-    # Starts and beliefs.
+    # Starts.
 
     def enter(self, start: Start) -> None:
         """Enter a start into the state as if it were carried out."""
@@ -185,97 +153,6 @@ class PolicyView:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The models of the pool's devices."""
-        return self._models
-
-    def model(self, gpu: str) -> str:
-        """Return the model of a device of the pool."""
-        return self._gpus[gpu].model
-
-    def neighbours(self, gpus: Collection[str]) -> set[str]:
-        """Return the other devices on the nodes of these devices."""
-        nodes = [{gpu.id for gpu in node.devices} for node in self.cluster.nodes]
-        return set().union(*(there for there in nodes if not there.isdisjoint(gpus))) - {*gpus}
-
-    def allowed_for(self, spec: JobSpec, model: str) -> Collection[int | Idle]:
-        """Return the shares of a device model that a job may have with its workload's library."""
-        shares = set(caps_of(self.cluster.shares))
-        if shares and self._allowed:
-            shares.intersection_update(self._allowed(self.machine.library(spec), model))
-        behind = spec.isolation and spec.priority == "batch" and IDLE in self.cluster.shares
-        return {*shares, IDLE} if behind else shares
-
-    def isolation(self, live: LiveJob) -> Literal["", "latency", "best-effort"]:
-        """Return the role that a job can have in an isolated pair; empty if none.
-
-        A running job has a role only if it was started with it.
-        """
-        running = live.run if live.state in HOLDING else None
-        if live.spec.isolation is None or live.unisolated or IDLE not in self.cluster.shares:
-            return ""
-        if running is not None and not running.isolated:
-            return ""
-        return "latency" if live.spec.priority == "latency" else "best-effort"
-
-    def alone(self, spec: JobSpec, model: str) -> SoloProfile | None:
-        """Return the newest profile of a job's workload, alone and uncapped, for its gang size."""
-        return self.beliefs.alone.get((workload_name(spec), model, spec.workers))
-
-    def described(self, spec: JobSpec, model: str) -> SoloProfile | None:
-        """Return the newest profile of a job's workload, alone and uncapped, even without a rate.
-
-        It may be one of another gang size.
-        """
-        return self.beliefs.data.uncapped(workload_name(spec), model)
-
-    def belief(self, job: str, other: str, gpu: str) -> Belief | None:
-        """Return the belief about a job that shares a device with another; None if unknown.
-
-        Parameters
-        ----------
-        job, other : str
-            Ids of jobs that hold the device.
-        gpu : str
-            Id of the device.
-        """
-        live, their = self.machine.jobs[job], self.machine.jobs[other]
-        mine, theirs = (each.run and each.run.share_on(gpu) for each in (live, their))
-        return self.belief_at(live, their, (mine or None, theirs or None), self.model(gpu))
-
-    def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[Belief, ...]:
-        """Return the belief about each of two runs on a device; empty if nothing is known."""
-        if len(runs) != 2:
-            return ()
-        first, second = (run.job for run in runs)
-        found = [self.belief(*pair, gpu) for pair in ((first, second), (second, first))]
-        known = tuple(one for one in found if one and math.isfinite(one.slowdown))
-        return known if len(known) == len(found) else ()
-
-    def upper(self, job: str) -> float | None:
-        """Return the bound on a running job's slowdown with its present co-runners.
-
-        None if it runs alone, or if there is no bound for one of them.
-        """
-        found = self._with_co_runners(job)
-        bounds = [one.upper for one in found if one and one.bounded and not math.isnan(one.upper)]
-        return max(bounds) if bounds and len(bounds) == len(found) else None
-
-    def _with_co_runners(self, job: str) -> list[Belief | None]:
-        live, residents = self.machine.jobs[job], self.machine.residents()
-        return [
-            self.belief(job, other.id, seat.gpu)
-            for seat in (live.run.seats if live.run is not None else ())
-            for other in residents[seat.gpu]
-            if other is not live
-        ]
-
-    def belief_at(self, live: LiveJob, other: LiveJob, caps: Caps, model: str) -> Belief | None:
-        """Return the belief about two jobs at given shares; None if unknown."""
-        names = workload_name(live.spec), workload_name(other.spec)
-        return self._made.table.belief(model, caps, *names)
-
     def instance(self) -> Instance:
         """Return ``state`` as an instance, with its jobs and all beliefs.
 
@@ -283,7 +160,7 @@ class PolicyView:
         """
         alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
         origins = self._made.origins(self.state.predicted.models)
-        return instance_of(self.state, self.cluster, self._troubled, alone, origins)
+        return instance_of(self.state, self.beliefs.cluster, self._troubled, alone, origins)
 
     # Kinds.
 
@@ -291,7 +168,7 @@ class PolicyView:
         """Track new jobs and drop ended ones; return the workloads of the jobs that finished."""
         finished: set[WorkloadKey] = set()
         queued = self.machine.queued
-        part = taking_part(queued, self.machine.reserved, most_of(len(self._gpus)))
+        part = taking_part(queued, self.machine.reserved, most_of(len(self.beliefs.devices.models)))
         left = (
             t
             for t in self._tracked.values()
@@ -315,8 +192,8 @@ class PolicyView:
         """Record the duration of a job if it finished; return whether it did."""
         if live.state is not JobState.FINISHED:
             return False
-        self._finished[live.spec.key] += 1
-        self._lasted_s[live.spec.key] += RunHistory.of(live).last_ran_s
+        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
+        self._lasted[live.spec.key] = count + 1, lasted_s + RunHistory.of(live).last_ran_s
         return True
 
     def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
@@ -327,10 +204,11 @@ class PolicyView:
 
     def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:
         live, name = track.live, track.name
-        given, known = live.spec.memory_mib, self._known(name)
+        given, known = live.spec.memory_mib, self.beliefs.workload(name)
         if given is None:
             # A workload that ran once fits, however large the bound on its next run is.
-            need = min(known.memory_mib, self._most_mib) if known else 0.0
+            most = max(self._sizes_mib, default=0.0)
+            need = min(known.memory_mib, most) if known else 0.0
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
@@ -343,15 +221,9 @@ class PolicyView:
             only = live.id if separated else ""
             promised = live.spec.gsla is not None
             return SharingClass(
-                live.spec.owner.uid, name, need, only, self.isolation(live), promised
+                live.spec.owner.uid, name, need, only, self.beliefs.isolation(live), promised
             )
         return SharingClass(-1, "", self._least_device_mib(need))
-
-    def _known(self, name: str) -> Workload | None:
-        """Return a workload as profiled on the pool's device models; None if it is not profiled."""
-        if name not in self._profiles:
-            self._profiles[name] = self.beliefs.workload(name, self._models)
-        return self._profiles[name]
 
     def _least_device_mib(self, need_mib: float) -> float:
         """Return the largest memory need that fits on the same devices as this one.
@@ -372,35 +244,25 @@ class PolicyView:
         self._stale, self._troubled = False, layout.troubled
         self._sizes = _gang_sizes(shown)
         self._specs = {track.kind: track.live.spec for track in shown}
-        self._made = self._kind_state()
+        self._made = KindState(
+            kinds=tuple(self._specs),
+            beliefs=self.beliefs,
+            table=self.beliefs.tabulate(self._sizes),
+            allowed=self._shares_of(self._specs),
+        )
         self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
-        self.state = self._made.state(self.cluster, layout)
+        self.state = self._made.state(layout)
         self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
-
-    def _kind_state(self) -> KindState:
-        known = [name for name in self._sizes if self._known(name) is not None]
-        caps = useful_caps(self.cluster, self.beliefs.measured_caps)
-        return KindState(
-            kinds=tuple(self._specs),
-            table=self.beliefs.table(
-                known, self._models, caps, self._sizes, self.cluster.sharing
-            ).after(self.machine.broken),
-            profile=self._known,
-            apart={same: self.sharing(same) is not None for same in (False, True)},
-            separated=frozenset(self.machine.apart),
-            allowed=self._shares_of(self._specs),
-            rules=self.cluster,
-        )
 
     def _shares_of(
         self, specs: Mapping[SharingClass, JobSpec]
     ) -> Mapping[tuple[SharingClass, str], Collection[int | Idle]]:
         """Return the shares that jobs of each kind may have on each model, from one job of each."""
         return {
-            (kind, model): set() if kind.alone else self.allowed_for(spec, model)
+            (kind, model): set() if kind.alone else self.beliefs.allowed(spec, model)
             for kind, spec in specs.items()
-            for model in self._models
+            for model in self.beliefs.models
         }
 
     # Jobs in a state.
@@ -481,8 +343,8 @@ class PolicyView:
         """Return the estimated total work of a job, in seconds alone."""
         if live.spec.estimate_s is not None:
             return live.spec.estimate_s
-        finished = self._finished[live.spec.key]
-        return self._lasted_s[live.spec.key] / finished if finished else UNKNOWN_WORK_S
+        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
+        return lasted_s / count if count else UNKNOWN_WORK_S
 
     def _rate(self, job: Job) -> float:
         """Return the believed rate of a running job, in seconds of work per second."""
@@ -508,7 +370,7 @@ class PolicyView:
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:
         machines = self.state.machines
-        found = self.belief_at(
+        found = self.beliefs.pair(
             self.machine.jobs[job.id],
             self.machine.jobs[other.id],
             (job.share_on(gpu), other.share_on(gpu)),
@@ -531,3 +393,9 @@ def _gang_sizes(tracks: Sequence[TrackedJob]) -> dict[str, int]:
     for track in tracks:
         sizes[track.name] = max(track.job.workers, sizes.get(track.name, 0))
     return sizes
+
+
+def _usable_mib(cluster: Cluster) -> list[float]:
+    """Return the memory of each device that jobs may use."""
+    taken = cluster.reserve_mib + cluster.per_process_mib
+    return [gpu.memory_mib - taken for node in cluster.nodes for gpu in node.devices]

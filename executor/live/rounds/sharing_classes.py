@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob
-from dovetail.executor.jobs.specs import JobSpec
 from dovetail.instances.instance import Cluster, Node
-
-_LONGEST_NAME: Final = 160
-
-
-def workload_name(spec: JobSpec) -> str:
-    """Return the name of a job's workload in the repository: ``OWNER/WORKLOAD``.
-
-    The same name of two users is two workloads. A name that is too long ends in a digest.
-    """
-    name = f"{spec.owner.name}/{spec.workload}"
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[: _LONGEST_NAME - 9]}~{sha256(name.encode()).hexdigest()[:8]}"
 
 
 class SharingClass(NamedTuple):

@@ -122,11 +122,11 @@ def _refused_by_pool(
 ) -> str | None:
     """Return why the pool cannot run a job with its shares or its co-runners; None if it can."""
     for seat in run.seats:
-        allowed = view.allowed_for(run.spec, view.model(seat.gpu))
+        allowed = view.beliefs.allowed(run.spec, view.beliefs.devices.models[seat.gpu])
         if seat.share is not None and seat.share not in allowed:
             return f"a share of {seat.share_text} is not known to compute right on {seat.gpu}"
         for other in residents[seat.gpu]:
-            apart = view.sharing(run.spec.owner.uid == other.spec.owner.uid)
+            apart = view.beliefs.pool.sharing(run.spec.owner.uid == other.spec.owner.uid)
             if apart:
                 return f"{run.job} and {other.id} may not share: {apart}"
     return None
@@ -140,7 +140,7 @@ def _run(view: PolicyView, start: Start) -> Run:
         Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
         for gpu, share in zip(start.gpus, shares, strict=True)
     )
-    first = view.isolation(live) == "latency"
+    first = view.beliefs.isolation(live) == "latency"
     return Run(
         id=f"{live.id}.{live.runs + 1}",
         job=live.id,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.requests.admission import AdmissionLimits
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
@@ -68,9 +68,9 @@ def service_here(directory, socket, everybody=False, private=False):
             journal,
             pool,
             repository,
-            directory=directory,
-            limits=AdmissionLimits(any_user=True),
-            private=private,
+            ServiceOptions(
+                directory=directory, limits=AdmissionLimits(any_user=True), private=private
+            ),
         )
         answering = application(service.api, Tokens.read(str(tokens)))
         thread = threading.Thread(target=service.run)

@@ -23,7 +23,7 @@ import pytest
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.requests.views import Chosen
+from dovetail.executor.live.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application, client, guards
 from dovetail.live.client import Client
@@ -274,7 +274,7 @@ def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
 def test_a_token_is_not_kept(live, short_path):
     secret = {"DOVETAIL_TOKEN": TOKENS[ME], "A": "b"}
     (name,) = live.client.submit([job(env=secret)])
-    assert live.service._machine.jobs[name].spec.env == {"A": "b"}
+    assert live.service.live.machine.jobs[name].spec.env == {"A": "b"}
 
 
 def test_others_see_nothing_of_what_jobs_of_a_private_service_are(short_path):
@@ -365,7 +365,7 @@ def test_many_waiters_for_a_job_cost_one_look(live, monkeypatch):
 
 
 def test_concurrent_requests_share_a_costly_plan(live, monkeypatch):
-    from dovetail.executor.live.requests import previews
+    from dovetail.executor.live.rounds import previews
     from dovetail.executor.live.rounds.deciding import Decider
 
     live.client.submit([job()])

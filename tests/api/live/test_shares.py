@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.executor.live.requests.views import EvidenceView
+from dovetail.executor.live.views import EvidenceView
 from dovetail.live.tables import evidence_line, service_view
 from tests.api.live.services import TRUTH, served
 from tests.api.live.test_tables import device, printed, service

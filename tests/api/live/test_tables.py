@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.requests.views import DeviceView, JobView, ServiceView, StepView
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.tables import (
     by_node,
     capped_line,

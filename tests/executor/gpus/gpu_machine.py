@@ -21,7 +21,7 @@ from dovetail.executor.gpus.nvml import Nvml
 from dovetail.executor.gpus.splits import Product, SplitEvidence, Splits
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import PIPE_DIRECTORY
@@ -128,8 +128,8 @@ class GpuMachine:
         """Serve for as long as the block takes."""
         with Journal(self.state) as journal:
             repository = Repository(self.state / "repository.db")
-            options = {"watching": QUICK, "sample_s": 0.1, **options}
-            with serving(Service(journal, self.pool(splits), repository, **options)) as service:
+            chosen = ServiceOptions(**{"watching": QUICK, "sample_s": 0.1, **options})
+            with serving(Service(journal, self.pool(splits), repository, chosen)) as service:
                 yield service
 
     def job(self, *libraries, rate=50, owner=ME, **fields):

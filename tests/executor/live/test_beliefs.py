@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.executor.live.observation.beliefs import ORIGINS, Beliefs, Source
+from dovetail.executor.live.beliefs import ORIGINS, Beliefs, Source
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 from dovetail.instances.slowdowns.isolated import BEHIND

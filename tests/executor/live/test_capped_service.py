@@ -70,7 +70,7 @@ def test_a_pair_that_never_ran_waits_for_a_proven_share_and_then_has_one(tmp_pat
     # A service that measures them: the same two share at the split that was measured.
     pool = SimulatedNode(tmp_path, TRUTH, 1.0, made_up=read_splits(tmp_path))
     with gathering_in(tmp_path, pool, **quick) as service:
-        wait_until(lambda: service._devices.cluster.shares == (50,))
+        wait_until(lambda: service.live.devices.cluster.shares == (50,))
         first, second = submitted_together(service, "AB")
         for job in (first, second):
             wait_until(is_in(service, job, JobState.RUNNING))
@@ -99,7 +99,7 @@ def test_real_processes_wait_for_proven_shares_and_then_run_at_them(tmp_path):
             step()
     """)
     with cleared(tmp_path), gathering_in(tmp_path, cores(tmp_path), watching=QUICK) as service:
-        wait_until(lambda: service._devices.cluster.shares == (10, 50))
+        wait_until(lambda: service.live.devices.cluster.shares == (10, 50))
         for count, name in enumerate("AB", start=1):
             (alone,) = service.api.submit([job(work, tmp_path, workload=name)], ME)
             wait_until(lambda count=count: kinds(tmp_path).count("recorded") == count)

@@ -22,7 +22,7 @@ from dovetail.executor.jobs.journal import Journal, read_events, read_state_mach
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.rounds.gathering import Gatherer, GatherOptions
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.made_up_shares import MadeUpProgram, SimulatedProgram
 from dovetail.executor.pools.runs.files import home_token
@@ -82,9 +82,8 @@ def directory(tmp_path):
 def service_in(directory, pool, options=OPTIONS, **more):
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
-        made = Service(
-            journal, pool, repository, directory=directory, gathering=options, sample_s=0.1, **more
-        )
+        chosen = ServiceOptions(directory=directory, gathering=options, sample_s=0.1, **more)
+        made = Service(journal, pool, repository, chosen)
         with serving(made) as service:
             yield service
 
@@ -146,7 +145,7 @@ def test_a_fresh_service_measures_its_shares_and_then_jobs_share_with_caps(direc
     with service_in(directory, pool, watching=quick) as service:
         wait_until(lambda: told(service).state == "done")
         assert told(service).text == "V100, made-up evidence: 40, 50, 60 % right"
-        wait_until(lambda: service._devices.cluster.shares == (40, 50, 60))
+        wait_until(lambda: service.live.devices.cluster.shares == (40, 50, 60))
         service.api.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
         wait_until(is_in(service, "j1", JobState.RUNNING))
         assert "made up" in service.api.service().notice
@@ -192,7 +191,7 @@ def test_a_share_that_computes_wrongly_is_told_and_never_used(directory):
     with service_in(directory, cores(directory, wrong)) as service:
         wait_until(lambda: told(service).state == "done")
         assert told(service).text == "cpu-1-core, made-up evidence: 10 % right, 50 % wrong"
-        wait_until(lambda: service._devices.cluster.shares == (10,))
+        wait_until(lambda: service.live.devices.cluster.shares == (10,))
     assert outcomes(directory) == ["wrong", "right"]
     assert "50 % (50 SMs) computes wrong in 1 of 1 products" in gathered(directory)[1].reason
 
@@ -203,7 +202,7 @@ def test_evidence_of_others_is_taken_up_before_a_share_is_measured(directory):
         wait_until(lambda: told(service).state == "done")
     program = pool.gate.program
     with service_in(directory, pool) as service:
-        wait_until(lambda: service._devices.cluster.shares == (10, 50))
+        wait_until(lambda: service.live.devices.cluster.shares == (10, 50))
         assert told(service).state == "done"
     assert program.begun == 0
 
@@ -420,8 +419,7 @@ def life(directory, steps):
             Doomed(journal, left),
             Doomed(pool, left),
             Repository(directory / "repository.db"),
-            directory=directory,
-            gathering=OPTIONS,
+            ServiceOptions(directory=directory, gathering=OPTIONS),
         )
 
         def run():

@@ -12,9 +12,9 @@ from dovetail import check, solve
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
-from dovetail.executor.live.observation.beliefs import Beliefs
+from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.job_beliefs import workload_name
 from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.live.rounds.sharing_classes import workload_name
 from dovetail.executor.live.rounds.starts import (
     CannotStartError,
     in_groups,
@@ -29,6 +29,7 @@ from dovetail.instances.instance import Cluster, Metrics
 from dovetail.solver.policies import Start, policy_named
 
 from .fate import random_event
+from .offered import offer, view_of
 from .telling import ANN, BOB, GPUS, Story, spec
 from .test_beliefs import LAW
 
@@ -67,7 +68,7 @@ def together(first, second, slowdown, share=None):
 
 def world_of(story, *measurements, rules=None, **options):
     beliefs = Beliefs(repository(*measurements))
-    return PolicyView(story.machine, cluster(**(rules or {})), beliefs, **options)
+    return view_of(story.machine, cluster(**(rules or {})), beliefs, **options)
 
 
 def known_story():
@@ -206,7 +207,7 @@ def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
     gang, other = story.submit(workers=2), story.submit()
     story.place(gang, "g1", "g2")
     story.start("g0", "g1")
-    view = PolicyView(story.machine, cluster(("g0", "g1")), Beliefs(repository()))
+    view = view_of(story.machine, cluster(("g0", "g1")), Beliefs(repository()))
     assert not view.state.running
     assert refusal(view, [start(view, other, "g0")], {}) is None
     assert "has no GPU g1" in refusal(view, [start(view, other, "g1")], {})
@@ -248,8 +249,8 @@ def test_the_rate_is_the_one_with_the_co_runners():
     assert seen(view, first).rate == 1.0
     put(story, view, second, "g0")
     assert (seen(view, first).rate, seen(view, second).rate) == (1 / 1.25, 1 / 1.6)
-    mine = view.belief(first.id, second.id, "g0")
-    theirs = view.belief(second.id, first.id, "g0")
+    mine = view.beliefs.belief(first.id, second.id, "g0")
+    theirs = view.beliefs.belief(second.id, first.id, "g0")
     assert (mine.slowdown, theirs.slowdown) == (1.25, 1.6)
     assert mine.source == "measured once"
 
@@ -295,7 +296,7 @@ def test_a_job_without_estimate_is_believed_to_last_as_its_workload_did():
     second = story.submit()
     view.renew(story.at_s)
     assert seen(view, second).work_s == lasted
-    assert PolicyView(story.machine, cluster(), view.beliefs).state.pending[
+    assert view_of(story.machine, cluster(), view.beliefs.of_workloads).state.pending[
         second.sequence
     ].work_s == (lasted)
 
@@ -353,7 +354,7 @@ def test_a_job_may_run_in_the_idle_time_of_a_latency_job_of_its_user_if_both_may
         assert refusal(view, [start(view, job, "g0", shares=(IDLE,))], {})
     put(story, view, train, "g0", shares=(IDLE,))
     assert train.run.isolated
-    assert view.belief(train.id, chat.id, "g0").slowdown == 2.0
+    assert view.beliefs.belief(train.id, chat.id, "g0").slowdown == 2.0
     assert view.instance().slowdowns
 
 
@@ -535,15 +536,15 @@ def test_plans_of_a_round_and_jobs_that_share_say_where_slowdowns_are_from():
     assert sources[frozenset(names[1:])] == sources[frozenset(names[2:])] == "estimate"
     for job in jobs[:2]:
         put(story, view, job, "g0")
-    there, back = view.predicted([job.run for job in jobs[:2]], "g0")
+    there, back = view.beliefs.predicted([job.run for job in jobs[:2]], "g0")
     assert (there.words, back.words) == ("measured once", "measured once")
-    assert view.upper(jobs[0].id) > 1.2
+    assert view.beliefs.upper(jobs[0].id) > 1.2
     story.ended(jobs[0])
     view.renew(story.at_s)
     put(story, view, jobs[2], "g0")
-    there, _ = view.predicted([job.run for job in jobs[1:]], "g0")
+    there, _ = view.beliefs.predicted([job.run for job in jobs[1:]], "g0")
     assert there.words == "estimate: law of MPS, from solo profiles"
-    assert view.upper(jobs[1].id) > there.slowdown
+    assert view.beliefs.upper(jobs[1].id) > there.slowdown
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
@@ -583,7 +584,7 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     job, other = story.submit(), story.submit()
     beliefs = Beliefs(repository(memory_mib=36000.0))
     assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
-    view = PolicyView(story.machine, cluster(), beliefs)
+    view = view_of(story.machine, cluster(), beliefs)
     put(story, view, job, "g0")
     assert "g0: memory: " in refusal(view, [start(view, other, "g0")], {})
 
@@ -622,7 +623,7 @@ def test_beliefs_that_are_learned_make_another_state():
     story.submit(), story.submit(workload="speech")
     view = world_of(story)
     assert not view.renew(story.at_s)
-    view.learn(Beliefs(repository(together("vision", "speech", (1.2, 1.4)))))
+    view.beliefs.of_workloads = Beliefs(repository(together("vision", "speech", (1.2, 1.4))))
     before = view.state
     assert view.renew(story.at_s)
     assert view.state is not before
@@ -756,7 +757,7 @@ def shown(view):
 def test_a_world_that_has_followed_is_one_made_anew(seed):
     rng, story = random.Random(seed), known_story()
     beliefs = Beliefs(repository())
-    followed = PolicyView(story.machine, cluster(), beliefs)
+    followed = view_of(story.machine, cluster(), beliefs)
     for _ in range(60):
         for _ in range(rng.randrange(4)):
             with contextlib.suppress(TransitionError):
@@ -768,7 +769,7 @@ def test_a_world_that_has_followed_is_one_made_anew(seed):
             with contextlib.suppress(CannotStartError):
                 place(followed, [Start(rng.choice(pending), (rng.randrange(3),))], {})
             followed.renew(story.machine.now_s)
-        assert shown(followed) == shown(PolicyView(story.machine, cluster(), beliefs))
+        assert shown(followed) == shown(view_of(story.machine, cluster(), beliefs))
 
 
 def racked(racks, each=2, model_of=lambda node: MODEL):
@@ -803,7 +804,7 @@ def test_a_gang_is_put_on_few_nodes_of_few_racks():
     story = pool_story(cluster)
     drain(story, "n0/g0")
     story.submit(workers=4)
-    view = PolicyView(story.machine, cluster, Beliefs(repository()))
+    view = view_of(story.machine, cluster, Beliefs(repository()))
     # Whole are n1, n2 and n3: of these, n1 and n3 are in one rack.
     assert sorted(decided(view)) == ["n1", "n1", "n3", "n3"]
     assert [(n.id, n.rack) for n in view.instance().cluster.nodes] == [
@@ -820,7 +821,7 @@ def test_a_gang_is_on_devices_of_one_model_though_another_rack_would_do():
     cluster = racked(["r0", "r0", "r1"], model_of=lambda node: ("A100", "H100", "A100")[node])
     story = pool_story(cluster)
     story.submit(workers=4)
-    view = PolicyView(story.machine, cluster, Beliefs(repository()))
+    view = view_of(story.machine, cluster, Beliefs(repository()))
     assert sorted(decided(view)) == ["n0", "n0", "n2", "n2"]
 
 
@@ -828,16 +829,16 @@ def test_devices_that_join_take_jobs_and_those_that_run_stay_where_they_are():
     small, whole = racked(["r0"]), racked(["r0", "r0"])
     story = pool_story(small)
     running, wide = story.submit(), story.submit(workers=3)
-    view = PolicyView(story.machine, small, Beliefs(repository()))
+    view = view_of(story.machine, small, Beliefs(repository()))
     put(story, view, running, "n0/g1")
     story.tell(events.DevicesChanged, gpus=tuple(gpu.id for n in whole.nodes for gpu in n.devices))
-    view.equip(whole)
+    offer(view, whole)
     view.renew(story.at_s)
     assert [[job.id for job in on] for on in view.state.residents] == [[], [running.id], [], []]
     put(story, view, wide, "n0/g0", "n1/g0", "n1/g1")
     # A node that leaves with a job on it: no other job is put there, and the others are seen.
     story.tell(events.DevicesChanged, gpus=("n0/g0", "n0/g1"))
-    view.equip(small)
+    offer(view, small)
     view.renew(story.at_s)
     assert [[job.id for job in on] for on in view.state.residents] == [[running.id], []]
     assert [*view.state.machines.gpu_ids] == ["n0/g1", "n0/g0"]

@@ -7,7 +7,7 @@ from functools import partial
 
 from dovetail import solve
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
@@ -57,7 +57,7 @@ def planned(directory, make):
         pool = make(directory)
         cluster = pool.cluster()
         repository = learned(directory / "repository.db", models(cluster))
-        with serving(Service(journal, pool, repository, dry_run=True)) as service:
+        with serving(Service(journal, pool, repository, ServiceOptions(dry_run=True))) as service:
             jobs = [
                 spec(workload=name, workers=workers, gsla=gsla).replace(
                     memory_mib=64.0, estimate_s=60.0

@@ -8,7 +8,7 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.state_machine import TransitionError
-from dovetail.executor.live.observation.beliefs import Source
+from dovetail.executor.live.beliefs import Source
 from dovetail.executor.live.rounds.starts import refusal
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
@@ -153,7 +153,7 @@ def test_a_table_believes_no_less_than_what_broke_a_gsla():
     first, second = pair(story)
     separate(story, first, second, slowdown=None, gsla=1.3)
     view.renew(story.at_s)
-    table = view.beliefs.table(("ann/vision", "ann/speech"), (MODEL,), ((None, None),))
+    table = view.beliefs.of_workloads.table(("ann/vision", "ann/speech"), (MODEL,), ((None, None),))
     stalled = table.after(story.machine.broken)
     assert stalled.belief(MODEL, (None, None), "ann/vision", "ann/speech").source == "broke a gSLA"
     assert stalled.source[0, 0, 1, 0] == Source.MEASURED

@@ -15,7 +15,7 @@ from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.requests.admission import AdmissionLimits
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
@@ -78,7 +78,9 @@ def service_in(directory, journal=None, pool=None, **options):
     with Journal(directory) as own:
         pool = pool or SimulatedNode(directory, TRUTH, SPEED)
         repository = Repository(directory / "repository.db")
-        made = Service(journal(own) if journal else own, pool, repository, **options)
+        made = Service(
+            journal(own) if journal else own, pool, repository, ServiceOptions(**options)
+        )
         with serving(made) as service:
             yield service
 
@@ -425,8 +427,8 @@ class Linked(SimulatedNode):
 
 def test_the_library_that_a_workload_loaded_last_is_known_after_a_restart(tmp_path):
     def allowed(service, words):
-        library = service._machine.library(spec(words=words))
-        return set(service._pool.allowed(library, "V100"))
+        library = service.live.machine.library(spec(words=words))
+        return set(service.live.pool.allowed(library, "V100"))
 
     def pool():
         return Linked(tmp_path, TRUTH, SPEED)

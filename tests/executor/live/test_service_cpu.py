@@ -12,7 +12,7 @@ import pytest
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.cpu import CpuPool
 from dovetail.executor.pools.pool import SAMPLE_S
 from dovetail.executor.system.directories import LOCK
@@ -42,7 +42,9 @@ def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, devices=1, **r
         for name, method in replaced.items():
             setattr(pool, name, method)
         repository = Repository(directory / "repository.db")
-        made = Service(journal, pool, repository, watching=watching, sample_s=sample_s)
+        made = Service(
+            journal, pool, repository, ServiceOptions(watching=watching, sample_s=sample_s)
+        )
         with serving(made) as service:
             yield service
 

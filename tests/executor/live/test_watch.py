@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.observation.beliefs import Belief, Source
+from dovetail.executor.live.beliefs import Belief, Source
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.observation.watch import RunWatch
+from dovetail.executor.live.readings import LastReading
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
@@ -40,9 +42,6 @@ class Known:
     def upper(self, job):
         return None
 
-    def note_progress(self, job, iterations, total, now_s):
-        pass
-
     def neighbours(self, gpus):
         return {"g0", "g1", "g2"} - set(gpus)
 
@@ -50,6 +49,14 @@ class Known:
         self.asked.append(([run.id for run in runs], gpu))
         figures = [1.0 + k / 10 for k in range(1, len(runs) + 1)]
         return tuple(Belief(one, one, "made up", Source.ANALYTIC) for one in figures)
+
+
+def live_of(machine, pool, models, beliefs):
+    """Return what a watch reads of the service."""
+    devices = SimpleNamespace(models=models)
+    return SimpleNamespace(
+        machine=machine, pool=pool, devices=devices, beliefs=beliefs, readings=LastReading()
+    )
 
 
 def profile(workload, throughput, workers=1, **changes):
@@ -87,8 +94,13 @@ class Scene:
         self.events = []
 
     def new_watch(self):
-        models = dict.fromkeys(self.story.machine.devices, "M")
-        return RunWatch(self.story.machine, self, models, self.known, self.options, 1.0)
+        return self.watch_of(dict.fromkeys(self.story.machine.devices, "M"))
+
+    def watch_of(self, models):
+        """Return a watch over devices of these models."""
+        live = live_of(self.story.machine, self, models, self.known)
+        self.readings = live.readings
+        return RunWatch(live, self.options, 1.0)
 
     @property
     def now_s(self):
@@ -134,7 +146,7 @@ class Scene:
         return self.watch.sample(self.now_s, self.boot_s)
 
     def reading(self, run):
-        return self.watch.readings.now[run]
+        return self.readings.now[run]
 
     def progress(self, run):
         latencies = self.reported_latencies(run)
@@ -628,7 +640,7 @@ def test_no_co_runner_is_stopped_for_a_job_that_is_slow_alone():
 def test_a_device_that_left_the_pool_with_a_run_on_it_harms_nothing():
     scene = Scene(*KNOWN)
     job = scene.start("vision", "g0", profiling=True, rate=4.0)
-    scene.watch = RunWatch(scene.story.machine, scene, {}, scene.known, OPTIONS, 1.0)
+    scene.watch = scene.watch_of({})
     scene.live(30)
     assert scene.reading(job.run.id).rate == pytest.approx(4.0)
 

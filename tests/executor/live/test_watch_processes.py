@@ -16,7 +16,7 @@ from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.pools.runs.progress import hook_environment, read_progress
 from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
-from tests.executor.live.test_watch import Known, profile
+from tests.executor.live.test_watch import Known, live_of, profile
 from tests.executor.waiting import wait_until
 
 LOOP = """
@@ -71,8 +71,8 @@ class Machine:
         self.events = []
 
     def watch_with(self, known, options):
-        models = {"c0": "cpu-1-core"}
-        self.watch = RunWatch(self.story.machine, self, models, known, options, 1.0)
+        live = live_of(self.story.machine, self, {"c0": "cpu-1-core"}, known)
+        self.watch = RunWatch(live, options, 1.0)
 
     def progress(self, run):
         return [read_progress(self.path(run))]

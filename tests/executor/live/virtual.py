@@ -6,8 +6,8 @@ import threading
 import time
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.requests.request_queue import RequestQueue
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.request_queue import RequestQueue
+from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 
@@ -64,9 +64,9 @@ def served(directory, truth, profiles, measurements, submissions, **options):
     repository.append(profiles, measurements)
     due = [(clock.now_s + at_s, spec) for at_s, spec in submissions]
     with Journal(directory) as journal:
-        service = Service(journal, node, repository, boot_s=clock, **options)
-        began_s = service._clock.now_s()
-        service._requests = service.api._requests = Jumps(clock, node, due)
-        service._requests.service = service
+        service = Service(journal, node, repository, ServiceOptions(boot_s=clock, **options))
+        began_s = service.live.now_s
+        service.live.requests = Jumps(clock, node, due)
+        service.live.requests.service = service
         service.run()
-        return service._machine, began_s
+        return service.live.machine, began_s

@@ -1,4 +1,4 @@
-"""What waiting jobs lack, as shown by ``dovetail queue`` and ``dovetail explain``."""
+"""What waiting jobs lack and why runs have SM shares, as ``queue`` and ``explain`` show it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Final, NamedTuple, Self
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import QUEUED, JobState
-from dovetail.executor.live.rounds.capping import needs_shares, waits_for_shares, why_capped
+from dovetail.executor.live.beliefs import SEEN
+from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.rounds.fair_share import Precedence
-from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.instances._record import listed
+from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 
 _NAMED: Final = 4
 """Devices and jobs that are listed by name; the rest are only counted."""
 
 
-def of_job(job: LiveJob, view: PolicyView, stalled: str) -> str:
+def of_job(job: LiveJob, beliefs: JobBeliefs, stalled: str) -> str:
     """Return the state of a job and, if it waits, what it lacks apart from a start in the round.
 
     ``stalled`` is what the service lacks for any start, or empty.
     """
-    machine = view.machine
+    machine = beliefs.machine
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
-        capped = why_capped(view, job)
+        capped = why_capped(beliefs, job)
         return f"{lines[0]}\nit has an SM share: {capped}" if capped else lines[0]
     if job.barred:
         return f"{lines[0]}\nit waits for {_barred(job)}"
@@ -34,12 +36,12 @@ def of_job(job: LiveJob, view: PolicyView, stalled: str) -> str:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
-    elif waits_for_shares(view, job):
+    elif waits_for_shares(beliefs, job):
         lines.append(
             "it waits for an idle device, or for jobs with which it was measured: beside others "
             "it needs an SM share, and none is proven for it yet"
         )
-    elif needs_shares(view, job):
+    elif needs_shares(beliefs, job):
         lines.append(
             "beside a job with which it never ran without SM shares, it and that job need one "
             "from their starts"
@@ -122,7 +124,7 @@ class Lacks(NamedTuple):
 
     Attributes
     ----------
-    view : PolicyView
+    beliefs : JobBeliefs
         Jobs, devices, and beliefs about them.
     closed : bool
         Whether no device takes jobs.
@@ -138,7 +140,7 @@ class Lacks(NamedTuple):
         The idle devices that are reserved, and for which jobs; empty if there are none.
     """
 
-    view: PolicyView
+    beliefs: JobBeliefs
     closed: bool
     dry_run: bool
     stalled: str
@@ -147,19 +149,19 @@ class Lacks(NamedTuple):
     kept: str
 
     @classmethod
-    def of(cls, view: PolicyView, dry_run: bool, stalled: str = "") -> Self:
+    def of(cls, beliefs: JobBeliefs, dry_run: bool, stalled: str) -> Self:
         """Return the present state of devices, reservations and users."""
-        machine = view.machine
+        machine = beliefs.machine
         closed = all(device.trouble for device in machine.devices.values())
         idle = _idle(machine)
         unused = "; ".join(_taking_none(machine, idle))
         kept = "; ".join(_reserved(machine, idle))
-        return cls(view, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
+        return cls(beliefs, closed, dry_run, stalled, Precedence.of(machine), unused, kept)
 
     @property
     def machine(self) -> StateMachine:
         """Jobs and devices."""
-        return self.view.machine
+        return self.beliefs.machine
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a waiting job lacks; empty for other jobs."""
@@ -182,7 +184,43 @@ class Lacks(NamedTuple):
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.machine.may_share(job):
             devices = f"{devices}, or room beside other jobs"
-            if waits_for_shares(self.view, job):
+            if waits_for_shares(self.beliefs, job):
                 devices = f"{devices} once an SM share is proven for it"
         before = self.before.ahead(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices
+
+
+# SM shares.
+
+
+def why_capped(beliefs: JobBeliefs, job: LiveJob) -> str:
+    """Return why a run has an SM share, if a co-runner is the reason; empty if none is."""
+    if job.run is None or beliefs.cluster.uncapped:
+        return ""
+    residents = beliefs.machine.residents()
+    never = {
+        other.id: None
+        for seat in job.run.seats
+        for other in (residents[seat.gpu] if caps_of([seat.share]) else ())
+        if other is not job and not _ran_uncapped(beliefs, job, other, seat.gpu)
+    }
+    if not never:
+        return ""
+    return f"it never ran without one beside {listed(list(never), _NAMED)}"
+
+
+def _ran_uncapped(beliefs: JobBeliefs, job: LiveJob, other: LiveJob, gpu: str) -> bool:
+    found = beliefs.pair(job, other, UNCAPPED, beliefs.devices.models[gpu])
+    return found is not None and found.kind in SEEN
+
+
+def needs_shares(beliefs: JobBeliefs, job: LiveJob) -> bool:
+    """Return whether a job runs without an SM share only beside jobs it was measured with."""
+    return not beliefs.cluster.uncapped and beliefs.machine.may_share(job)
+
+
+def waits_for_shares(beliefs: JobBeliefs, job: LiveJob) -> bool:
+    """Return whether no SM share is proven for a job that needs one beside others."""
+    return needs_shares(beliefs, job) and not any(
+        caps_of(beliefs.allowed(job.spec, model)) for model in beliefs.models
+    )

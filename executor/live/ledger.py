@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -15,8 +15,9 @@ from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.requests.request_queue import QueuedRequest
+from dovetail.executor.live.request_queue import QueuedRequest
 from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import DovetailError
@@ -39,8 +40,8 @@ class EventLedger:
         Held while the state machine changes.
     troubles : Troubles
         Where failures of journal and pool are reported.
-    applied : callable
-        Called with the events of each commit after they are applied.
+    devices : Devices
+        The devices of the pool; a change of them is applied with the others.
 
     Attributes
     ----------
@@ -48,6 +49,8 @@ class EventLedger:
         Events to commit before any others.
     commands : list of Command
         Commands to carry out once the events that led to them are durable.
+    applied : set of str
+        The kinds of the events that were applied since it was last emptied.
     """
 
     def __init__(
@@ -56,13 +59,14 @@ class EventLedger:
         machine: StateMachine,
         lock: threading.RLock,
         troubles: Troubles,
-        applied: Callable[[Sequence[AnyEvent]], None],
+        devices: Devices,
     ) -> None:
         self._journal, self._machine, self._lock = journal, machine, lock
-        self._troubles, self._applied = troubles, applied
+        self._troubles, self._devices = troubles, devices
         self._disk = ThreadPoolExecutor(1, "disk")
         self.news: list[AnyEvent] = []
         self.commands: list[Command] = []
+        self.applied: set[str] = set()
 
     def commit(self, happened: Sequence[AnyEvent]) -> None:
         """Write the news and these events to the journal, and apply them.
@@ -84,7 +88,11 @@ class EventLedger:
                     self.commands += self._machine.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is ignored: %s", event.kind, error)
-        self._applied(happened)
+        kinds = {event.kind for event in happened}
+        if "devices_changed" in kinds:
+            with self._lock:
+                self._devices.take_up()
+        self.applied |= kinds
         self.checkpoint()
 
     def commit_news(self) -> bool:

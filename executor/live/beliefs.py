@@ -226,6 +226,9 @@ class Beliefs:
     model: TrainedPredictor | None = None
     model_source: str = "fitted model"
     _workloads: dict[str, dict[str, Workload]] = field(default_factory=dict, init=False)
+    _on_models: dict[tuple[str, tuple[str, ...]], Workload | None] = field(
+        default_factory=dict, init=False
+    )
 
     def workload(self, name: str, models: Sequence[str]) -> Workload | None:
         """Return a workload as profiled on these device models; None if it was on none of them.
@@ -234,6 +237,12 @@ class Beliefs:
         another is its throughput there over this throughput. The next run stays within the memory
         with ``MEMORY_CONFIDENCE``; 0 if the memory is unknown.
         """
+        key = name, tuple(models)
+        if key not in self._on_models:
+            self._on_models[key] = self._profiled(*key)
+        return self._on_models[key]
+
+    def _profiled(self, name: str, models: Sequence[str]) -> Workload | None:
         found = {model: self.on(model)[name] for model in models if name in self.on(model)}
         if not found:
             return None
