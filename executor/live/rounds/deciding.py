@@ -264,23 +264,22 @@ class Decider:
     def choose(self) -> PlannedDecision:
         """Return the policy's decision in the present round, without carrying it out."""
         self.view.renew(self._live.now_s)
-        instance, before = self.view.instance(), Precedence.of(self._machine)
-        state = self.view.state
+        instance, state = self.view.instance(), self.view.state
+        before = Precedence.of(self._machine)
         chosen = first_starts(self._machine, state, self._queue, self.policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self.policy.name)
         decision = services_kept(state, asked(policy, state))
         decision = without_unfair_stops(decision, self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
-        return PlannedDecision.of(
-            instance,
-            state,
-            decision,
-            self.policy.name,
-            objective_of(policy),
-            lambda job: not self._machine.may_share(self._machine.jobs[job]),
-            lambda job: before.ahead(self._machine.jobs[job]),
-            self._live.pool.notice,
+        choice = PlannedDecision.of(
+            instance, state, decision, self.policy.name, objective_of(policy)
+        )
+        jobs = [self._machine.jobs[job.id] for job in choice.instance.jobs]
+        return choice._replace(
+            notice=self._live.pool.notice,
+            alone=frozenset(job.id for job in jobs if not self._machine.may_share(job)),
+            before={job.id: rule for job in jobs if (rule := before.ahead(job)) is not None},
         )
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, Self
 
@@ -54,9 +54,9 @@ class PlannedDecision(NamedTuple):
     policy: str
     objective: ObjectiveName
     proof: RoundProof | None
-    notice: str
-    alone: frozenset[str]
-    before: Mapping[str, tuple[str, str]]
+    notice: str = ""
+    alone: frozenset[str] = frozenset()
+    before: Mapping[str, tuple[str, str]] = {}
 
     @classmethod
     def of(
@@ -66,30 +66,14 @@ class PlannedDecision(NamedTuple):
         decision: Decision,
         policy: str,
         objective: ObjectiveName,
-        alone: Callable[[str], bool],
-        before: Callable[[str], tuple[str, str] | None],
-        notice: str,
     ) -> Self:
-        """Return the decision of a policy on the state of a round.
-
-        ``alone`` and ``before`` return the values of these attributes for a job's id.
-        """
+        """Return the decision of a policy on the state of a round."""
         instance = with_sets(instance, state, decision.starts)
         stopped = {job.id for job in decision.stops}
         stay = [row for row in staying(instance) if row.job not in stopped]
         starts = [starting(state, start) for start in decision.starts]
-        ahead = {job.id: before(job.id) for job in instance.jobs}
-        return cls(
-            instance,
-            tuple(_with_co_runners([*stay, *starts])),
-            bool(stopped),
-            policy,
-            objective,
-            decision.proof,
-            notice,
-            frozenset(job.id for job in instance.jobs if alone(job.id)),
-            {job: rule for job, rule in ahead.items() if rule is not None},
-        )
+        assigned = tuple(_with_co_runners([*stay, *starts]))
+        return cls(instance, assigned, bool(stopped), policy, objective, decision.proof)
 
     def for_user(self, name: str) -> Self:
         """Return the decision with the names of one user's workloads only; others are numbered."""

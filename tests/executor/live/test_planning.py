@@ -28,9 +28,7 @@ def test_a_plan_that_stops_one_job_says_which_others_stay():
     state = State(instance, SlowdownTable.of(instance))
     x, z = Job(0, "x", 0, 1, 100.0, 0.0, gpus=(0,)), Job(2, "z", 0, 1, 100.0, 0.0)
     decision = Decision(starts=(Start(z, (0,)),), stops=(x,))
-    choice = PlannedDecision.of(
-        instance, state, decision, "fifo", "throughput", lambda _: False, lambda _: None, ""
-    )
+    choice = PlannedDecision.of(instance, state, decision, "fifo", "throughput")
     plan = plan_of(choice)
     assert check(instance, plan).violations == ()
     assert {row.job: row.start for row in plan.assignments} == {"y": False, "z": True}
@@ -46,9 +44,7 @@ def waiting_beside(slowdown: float, decision: Decision) -> Plan:
     instance = small(jobs, [{"pair": ["a", "b"], "slowdown": [slowdown, slowdown]}], gpus=1)
     state = State(instance, SlowdownTable.of(instance))
     objective = objective_of(policy_named("dovetail"))
-    choice = PlannedDecision.of(
-        instance, state, decision, "dovetail", objective, lambda _: False, lambda _: None, ""
-    )
+    choice = PlannedDecision.of(instance, state, decision, "dovetail", objective)
     plan = plan_of(choice)
     assert check(instance, plan).violations == ()
     return plan
@@ -94,9 +90,6 @@ def test_a_plan_of_three_under_caps_has_the_entry_of_the_set_and_says_that_it_is
         policy.decide(state),
         "dovetail",
         objective_of(policy),
-        lambda _: False,
-        lambda _: None,
-        "",
     )
     (entry,) = (one for one in choice.instance.slowdowns if one.set)
     assert (entry.share, entry.source) == ((30, 30, 30), "estimate")

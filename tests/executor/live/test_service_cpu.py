@@ -42,9 +42,8 @@ def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, devices=1, **r
         for name, method in replaced.items():
             setattr(pool, name, method)
         repository = Repository(directory / "repository.db")
-        made = Service(
-            journal, pool, repository, ServiceOptions(watching=watching, sample_s=sample_s)
-        )
+        options = ServiceOptions(watching=watching or WatchOptions(), sample_s=sample_s)
+        made = Service(journal, pool, repository, options)
         with serving(made) as service:
             yield service
 
