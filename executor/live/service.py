@@ -27,9 +27,7 @@ from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.live import Live
-from dovetail.executor.live.observation.knowledge import Knowledge
 from dovetail.executor.live.observation.learning import Learner
-from dovetail.executor.live.observation.recorder import Recorder
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.live.requests.admission import AdmissionLimits
@@ -167,19 +165,12 @@ class Service:
         # An earlier service has sent notifications for these.
         live.machine.ended.clear()
         self._notifier = None if chosen.notify is None or live.dry_run else Notifier(chosen.notify)
-        learner = Learner(
-            repository,
-            devices.models.values(),
-            chosen.model,
-            Path(live.directory) / _MODEL if live.directory and not live.dry_run else None,
-            live.requests.ring,
-            sharing=lambda: devices.cluster.sharing,
-        )
-        self._knowledge = Knowledge(live, Recorder(repository, live.requests.ring), learner)
+        into = Path(live.directory) / _MODEL if live.directory and not live.dry_run else None
+        self._learner = Learner(live, repository, chosen.model, into)
         self._watch = RunWatch(live, chosen.watching, chosen.sample_s)
         self._gatherer = Gatherer(live, None if live.dry_run else chosen.gathering)
         self._decider = Decider(live, self._policy, self._gatherer, chosen.watching.profile_most_s)
-        troubled = (self._policy, self._notifier, pool, self._knowledge)
+        troubled = (self._policy, self._notifier, pool, self._learner)
         self.api = ServiceApi(
             live,
             Previews(live, self._decider),
@@ -214,7 +205,7 @@ class Service:
             live.pool.close()
             if self._notifier is not None:
                 self._notifier.close()
-            self._knowledge.close()
+            self._learner.close()
 
     def stop(self) -> None:
         """Make ``run`` return; thread-safe."""
@@ -239,7 +230,7 @@ class Service:
         live.ledger.commands = [*releases, *strays, *live.machine.outstanding()]
         live.pool.attach(live.requests.ring)
         if not live.dry_run:
-            self._knowledge.record()
+            self._learner.record()
         self.ready.set()
 
     def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
@@ -319,14 +310,14 @@ class Service:
                 *self.live.left.lost(self.live.now_s),
                 *self._overdue(),
                 *self._measured(),
-                *self._knowledge.recorded(),
+                *self._learner.recorded(),
                 *self._gathered(),
             ]
         ledger.commit_news()
         if requests:
             ledger.answer(requests)
         if not self.live.dry_run:
-            self._knowledge.record()
+            self._learner.record()
         self._execute_urgent_commands()
         if self.live.now_s >= self._prune_s:
             self._prune()

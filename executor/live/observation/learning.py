@@ -1,20 +1,21 @@
-"""Beliefs from a growing repository, and a model fitted on it."""
+"""What the service learns: from the journal to the repository, and from there to beliefs."""
 
 from __future__ import annotations
 
-import subprocess
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.instances._children import module_command
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.observation.fitting import FitProcess
+from dovetail.executor.live.observation.recorder import Recorder
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import Repository
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.fitted.model_file import load_model
 from dovetail.predictors.fitted.online import Drifts, Online
 from dovetail.predictors.fitted.trained import TrainedPredictor
@@ -34,95 +35,109 @@ _GIVEN: Final = "model that was given"
 
 
 class Learner:
-    """Reads a repository, and fits a model on it once there are enough measurements.
+    """Records what was found in a repository, and keeps the beliefs up to date with all of it.
 
-    Between two fits the model is updated with each measurement.
-
-    The fit runs in a separate process at low priority, so that it costs the service neither time
-    nor memory. The model is stored in a file, which the next service reads at its start.
+    Once there are enough measurements, a model is fitted on them; between two fits it is updated
+    with each measurement. It is stored in a file, which the next service reads at its start. A
+    model is fitted on measurements of the present sharing mode only.
 
     Parameters
     ----------
+    live : Live
+        What the parts of the service share; ``live.beliefs`` is kept up to date.
     repository : Repository
         The repository; its file may not exist yet.
-    gpu_models : collection of str
-        The pool's device models, read before each fit.
     model : TrainedPredictor, optional
         A model given by the user (``--model``); if given, none is fitted.
     into : path, optional
         The file of the fitted model, with which the next learner begins; without it no model is
         fitted.
-    wake : callable
-        Called from another thread when a fit has ended.
     kind : str
-        The kind of model, as in ``predictors.training.fit``.
-    sharing : callable
-        Returns how runs share a device of the pool now; a model is fitted on measurements of this
-        mode only.
-
-    Attributes
-    ----------
-    trouble : str
-        Why there is no fitted model, or no newer one; empty if nothing went wrong.
+        The kind of model, as in ``predictors.fitted.training.fit``.
     """
 
     def __init__(
         self,
+        live: Live,
         repository: Repository,
-        gpu_models: Collection[str],
         model: TrainedPredictor | None = None,
         into: Path | None = None,
-        wake: Callable[[], None] = lambda: None,
         kind: str = "auto",
-        sharing: Callable[[], SharingMode] = lambda: "mps",
     ) -> None:
-        self.trouble = ""
+        self._live = live
         self._repository = repository
-        self._gpu_models = gpu_models
+        self._recorder = Recorder(repository, self._wake)
         self._into = into if model is None else None
-        self._wake = wake
         self._kind = kind
-        self._sharing = sharing
         self._sequence = 0
         self._profiles: list[SoloProfile] = []
         self._measurements: list[Measurement] = []
-        self._fit: subprocess.Popen[str] | None = None
-        self._reader = threading.Thread()
-        self._said: str | None = None
-        self._fitted_on, self._fitted_in = 0, self._sharing()
+        self._fit: FitProcess | None = None
+        self._fitted_on, self._fitted_in = 0, live.devices.cluster.sharing
         self._model, self._source = model, _GIVEN
         self._online: Online | None = None
         self._drifts = Drifts()
+        self._fault = ""
         if self._into is not None and self._into.exists():
             self._take(self._into)
         self._told = self._sequence, self._model
+        live.beliefs.of_workloads = self._beliefs()
+        self.learn()
 
     @property
-    def drifts(self) -> list[str]:
-        """One line for each pair whose recent measurements differ from the believed slowdowns."""
-        return self._drifts.texts
+    def trouble(self) -> str:
+        """Errors of the repository or a fit, and pairs that drift; empty if there are none."""
+        troubles = [self._recorder.trouble, self._fault, *self._drifts.texts]
+        return "; ".join(filter(None, troubles))
 
-    def news(self) -> Beliefs | None:
-        """Read new records, and return `beliefs` if they have changed, else None.
+    @property
+    def fitting(self) -> bool:
+        """Whether a model is being fitted."""
+        return self._fit is not None
 
-        Raises
-        ------
-        InputError
-            If the repository cannot be read.
-        """
-        self._read()
-        self._collect()
-        self._learn()
-        self._begin_where_due()
+    def close(self) -> None:
+        """Wait a moment for a write that is under way, and end a fit."""
+        self._recorder.close()
+        if self._fit is not None:
+            self._fit.close()
+            self._fit = None
+
+    def record(self) -> None:
+        """Begin to write new profiles and measurements to the repository."""
+        self._recorder.offer(self._live.machine.unrecorded)
+
+    def recorded(self) -> list[AnyEvent]:
+        """Learn from new records in the repository, and return the events for the journal."""
+        live, sequence = self._live, self._recorder.recorded()
+        if sequence is None and not self.fitting and "repository" not in live.troubles:
+            return []
+        self.learn()
+        now_s = live.now_s
+        known = live.beliefs.newly_known(now_s)
+        if sequence is None:
+            return known
+        drifts = tuple(self._drifts.texts)
+        return [events.Recorded(at_s=now_s, sequence=sequence, drifts=drifts), *known]
+
+    def learn(self) -> None:
+        """Read new records, and replace the beliefs if there is news."""
+        try:
+            self._read()
+            self._collect()
+            if self._online is not None:
+                self._drifts.add(self._online.learn(self._data))
+            self._begin_where_due()
+        except DovetailError as error:
+            self._live.troubles.report("repository", error)
+            return
+        self._live.troubles.clear("repository")
         known = self._sequence, self._model
-        if known == self._told:
-            return None
-        self._told = known
-        return self.beliefs
+        if known != self._told:
+            self._told = known
+            self._live.beliefs.of_workloads = self._beliefs()
 
-    @property
-    def beliefs(self) -> Beliefs:
-        """The beliefs from the records read so far; before the first `news` there are none."""
+    def _beliefs(self) -> Beliefs:
+        """Return the beliefs from the records read so far."""
         if self._online is None:
             return Beliefs(self._data, self._model, self._source)
         later = f", {self._online.learnt} learnt since" if self._online.learnt else ""
@@ -136,18 +151,6 @@ class Learner:
             measurements=tuple(self._measurements),
         )
 
-    @property
-    def fitting(self) -> bool:
-        """Whether a model is being fitted."""
-        return self._fit is not None
-
-    def close(self) -> None:
-        """End a fit that is under way."""
-        if self._fit is not None:
-            self._fit.kill()
-            self._reader.join()
-            self._fit = None
-
     def _read(self) -> None:
         if not self._repository.path.exists():
             return
@@ -158,29 +161,25 @@ class Learner:
             else:
                 self._measurements.append(found.record)
 
-    def _learn(self) -> None:
-        """Update the fitted model with later measurements, without a new fit."""
-        if self._online is not None:
-            self._drifts.add(self._online.learn(self._data))
+    # Fits.
 
     def _collect(self) -> None:
         """Use the model of a fit that has ended."""
-        if self._fit is None or self._said is None:
+        if self._fit is None or self._into is None or not self._fit.ended:
             return
-        said, status, self._fit = self._said, self._fit.returncode, None
-        if status == 0 and self._into is not None:
-            self._take(self._into)
+        fault, self._fit = self._fit.fault, None
+        if fault:
+            self._fault = f"no model was fitted: {fault}"
         else:
-            lines = said.strip().splitlines() or [f"it ended with status {status}"]
-            self.trouble = f"no model was fitted: {lines[-1]}"
+            self._take(self._into)
 
     def _take(self, path: Path) -> None:
         try:
             self._model = load_model(path)
         except DovetailError as error:
-            self.trouble = str(error)
+            self._fault = str(error)
             return
-        self.trouble = ""
+        self._fault = ""
         training = self._model.about.training
         self._fitted_on = training.measurements if training else 0
         self._fitted_in = self._model.mode
@@ -191,40 +190,27 @@ class Learner:
     def _begin_where_due(self) -> None:
         if self._into is None or self._fit is not None:
             return
-        mode = self._sharing()
+        mode = self._live.devices.cluster.sharing
         if mode != self._fitted_in:
             self._fitted_in, self._fitted_on = mode, 0
         measured = [found for found in self._measurements if found.mode == mode]
-        pairs = self._pairs(measured)
-        enough = [model for model in dict.fromkeys(self._gpu_models) if _is_enough(pairs, model)]
-        before = self._pairs(measured[: self._fitted_on])
-        if not enough or len(pairs) < NEWS * len(before):
-            return
-        self._fitted_on = len(measured)
-        program = module_command("dovetail.executor.live.observation.fitting")
-        self._fit = subprocess.Popen(
-            [*program, self._kind, mode, self._repository.path, self._into, *enough],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._said = None
-        self._reader = threading.Thread(target=self._read_out, args=(self._fit,), daemon=True)
-        self._reader.start()
+        pairs, before = self._pairs(measured), self._pairs(measured[: self._fitted_on])
+        models = [one for one in self._live.devices.model_names if _is_enough(pairs, one)]
+        if models and len(pairs) >= NEWS * len(before):
+            self._fitted_on = len(measured)
+            path = self._repository.path
+            self._fit = FitProcess(self._kind, mode, path, self._into, models, self._wake)
 
-    def _read_out(self, fit: subprocess.Popen[str]) -> None:
-        """Read the output of a fit until it ends: a full pipe would block it."""
-        _, self._said = fit.communicate()
-        self._wake()
+    def _wake(self) -> None:
+        """Wake the service's thread from any other."""
+        self._live.requests.ring()
 
     def _pairs(self, measurements: Sequence[Measurement]) -> set[_Pair]:
         """Return the different pairs measured on the pool's device models."""
-        models = {*self._gpu_models}
         return {
             (found.gpu_model, frozenset(found.workloads))
             for found in measurements
-            if len(found.workloads) == 2 and found.gpu_model in models
+            if len(found.workloads) == 2 and found.gpu_model in self._live.devices.model_names
         }
 
 

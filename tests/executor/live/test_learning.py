@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 
-from dovetail.executor.live.observation import fitting, learning
+from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.live import Live
+from dovetail.executor.live.observation import fitting
 from dovetail.executor.live.observation.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
-from dovetail.instances.instance import Metrics
+from dovetail.instances.instance import Cluster, Gpu, Metrics, Node
 from dovetail.predictors import save_model
 from dovetail.predictors.fitted.training import fit
-from tests.executor.waiting import wait_until
+from tests.executor.live.offered import Offered
+from tests.executor.waiting import LIMIT_S
 
 MODEL = "A100"
 UNCAPPED = (None, None)
@@ -47,10 +50,36 @@ def measurements(count):
 
 
 @pytest.fixture
-def learner_of():
-    """Return a maker of learners; their pending fits end with the test."""
+def learner_of(tmp_path):
+    """Return a maker of learners with what they share; their pending fits end with the test."""
+    count = itertools.count()
     with ExitStack() as stack:
-        yield lambda *args, **options: stack.enter_context(closing(Learner(*args, **options)))
+
+        def made(repository, sharing="mps", **options):
+            journal = stack.enter_context(Journal(tmp_path / f"service-{next(count)}"))
+            pool = Offered(cluster(sharing))
+            live = Live.of(journal, pool, Devices(pool), lambda: 0.0)
+            return live, stack.enter_context(closing(Learner(live, repository, **options)))
+
+        yield made
+
+
+def cluster(sharing):
+    return Cluster(
+        sharing=sharing, nodes=(Node(id="n", gpus=(Gpu(id="g", model=MODEL, memory_mib=1e5),)),)
+    )
+
+
+def take_fit(live, learner):
+    """Wait until a fit that is under way wakes the service, and learn."""
+    assert learner.fitting
+    live.requests.wait(LIMIT_S)
+    learner.learn()
+
+
+def believed(live, own, other):
+    table = live.beliefs.of_workloads.table((own, other), (MODEL,), (UNCAPPED,))
+    return table.belief(MODEL, UNCAPPED, own, other)
 
 
 @pytest.fixture
@@ -58,50 +87,46 @@ def usual_priority(monkeypatch):
     """Give fits their share of the machine; at low priority they would wait for other tests."""
     main = "import sys; from dovetail.executor.live.observation.fitting import main"
     program = f"{main}; sys.exit(main(sys.argv[1:]))"
-    monkeypatch.setattr(learning, "module_command", lambda _: (sys.executable, "-P", "-c", program))
+    monkeypatch.setattr(fitting, "module_command", lambda _: (sys.executable, "-P", "-c", program))
 
 
 def test_what_is_appended_becomes_news_once(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
-    learner = learner_of(repository, (MODEL,))
-    assert learner.beliefs.data.profiles == ()
-    assert learner.news() is None
+    live, learner = learner_of(repository)
+    assert live.beliefs.of_workloads.data.profiles == ()
     repository.append(profiles(2))
-    assert len(learner.news().data.profiles) == 2
+    learner.learn()
+    assert len(live.beliefs.of_workloads.data.profiles) == 2
     repository.append(measurements=measurements(2))
-    beliefs = learner.news()
-    table = beliefs.table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
-    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source == "measured once"
-    assert learner.news() is None
+    learner.learn()
+    assert believed(live, "ann/w0", "ann/w1").source == "measured once"
+    before = live.beliefs.of_workloads
+    learner.learn()
+    assert live.beliefs.of_workloads is before
 
 
 def test_too_few_pairs_start_no_fit(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), itertools.islice(measurements(9), LEAST_PAIRS - 1))
-    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
-    learner.news()
+    _, learner = learner_of(repository, into=tmp_path / "model")
     assert not learner.fitting
 
 
 @pytest.mark.usefixtures("shadowed", "usual_priority")
 def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path, learner_of):
     pytest.importorskip("sklearn")
-    repository, into, ended = Repository(tmp_path / "r.db"), tmp_path / "model", threading.Event()
+    repository, into = Repository(tmp_path / "r.db"), tmp_path / "model"
     repository.append(profiles(10), itertools.islice(measurements(9), LEAST_PAIRS))
-    learner = learner_of(repository, (MODEL,), into=into, wake=ended.set, kind="constant")
-    assert learner.news().model is None
-    assert learner.fitting
-    wait_until(ended.is_set)
-    beliefs = learner.news()
+    live, learner = learner_of(repository, into=into, kind="constant")
+    assert live.beliefs.of_workloads.model is None
+    take_fit(live, learner)
     assert learner.trouble == ""
-    table = beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
-    found = table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9")
+    found = believed(live, "ann/w0", "ann/w9")
     assert found.source == f"model fitted on {LEAST_PAIRS} measurements here"
     assert found.upper > found.slowdown
-    again = learner_of(repository, (MODEL,), into=into)
-    assert again.beliefs.model is not None
-    again.news()
-    assert not again.fitting
+    live, learner = learner_of(repository, into=into)
+    assert live.beliefs.of_workloads.model is not None
+    assert not learner.fitting
 
 
 @pytest.mark.usefixtures("shadowed", "usual_priority")
@@ -109,54 +134,46 @@ def test_a_model_is_fitted_on_the_mode_in_which_devices_are_shared(tmp_path, lea
     pytest.importorskip("sklearn")
     repository, into = Repository(tmp_path / "r.db"), tmp_path / "model"
     repository.append(profiles(10), measurements(9))
-    ended, now = threading.Event(), ["time_sliced"]
-    options = {"into": into, "wake": ended.set, "kind": "constant", "sharing": lambda: now[0]}
-    learner = learner_of(repository, (MODEL,), **options)
-    learner.news()
+    live, learner = learner_of(repository, "time_sliced", into=into, kind="constant")
     assert not learner.fitting
     turns = (m.replace(slowdown=(1.9, 1.9), mode="time_sliced") for m in measurements(9))
     repository.append(measurements=turns)
-    learner.news()
-    assert learner.fitting
-    wait_until(ended.is_set)
-    model = learner.news().model
+    learner.learn()
+    take_fit(live, learner)
+    model = live.beliefs.of_workloads.model
     assert model.mode == "time_sliced"
     assert model.fits[MODEL].limits == (1.9, 1.9)
     # The model says nothing once the devices are shared under MPS, and another one is fitted.
-    now[0] = "mps"
     assert not learner.fitting
-    learner.news()
-    table = learner.beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
-    found = table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9")
-    assert "model fitted" not in found.source
+    live.pool.offered = cluster("mps")
+    live.devices.news(0.0)
+    live.devices.take_up()
+    learner.learn()
+    assert "model fitted" not in believed(live, "ann/w0", "ann/w9").source
     assert learner.fitting
 
 
 @pytest.mark.usefixtures("usual_priority")
 def test_a_fit_that_fails_is_reported_and_does_not_begin_again_at_once(tmp_path, learner_of):
-    repository, ended = Repository(tmp_path / "r.db"), threading.Event()
+    repository = Repository(tmp_path / "r.db")
     # Speeds in place of slowdowns: no model can be fitted on these.
     wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
     repository.append(profiles(9), wrong)
-    learner = learner_of(
-        repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="constant"
-    )
-    learner.news()
-    wait_until(ended.is_set)
-    assert learner.news() is None
+    live, learner = learner_of(repository, into=tmp_path / "model", kind="constant")
+    before = live.beliefs.of_workloads
+    take_fit(live, learner)
+    assert live.beliefs.of_workloads is before
     assert learner.trouble.startswith("no model was fitted: ")
     assert not learner.fitting
 
 
 def test_a_fit_that_says_more_than_a_pipe_holds_ends(tmp_path, learner_of, monkeypatch):
     talks = "import sys; sys.stderr.write('too much\\n' * 50_000); sys.exit(1)"
-    monkeypatch.setattr(learning, "module_command", lambda _: (sys.executable, "-c", talks))
-    repository, ended = Repository(tmp_path / "r.db"), threading.Event()
+    monkeypatch.setattr(fitting, "module_command", lambda _: (sys.executable, "-c", talks))
+    repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), measurements(9))
-    learner = learner_of(repository, (MODEL,), into=tmp_path / "model", wake=ended.set)
-    learner.news()
-    wait_until(ended.is_set)
-    learner.news()
+    live, learner = learner_of(repository, into=tmp_path / "model")
+    take_fit(live, learner)
     assert learner.trouble == "no model was fitted: too much"
 
 
@@ -164,17 +181,27 @@ def test_a_damaged_model_file_is_reported_and_beliefs_by_the_law_remain(tmp_path
     (tmp_path / "model").write_bytes(b"nonsense")
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(2))
-    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
+    live, learner = learner_of(repository, into=tmp_path / "model")
     assert "model" in learner.trouble
-    table = learner.news().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
-    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("law of MPS")
+    assert believed(live, "ann/w0", "ann/w1").source.startswith("law of MPS")
+
+
+def test_a_repository_that_cannot_be_read_is_tried_again(tmp_path, learner_of):
+    path = tmp_path / "r.db"
+    path.write_bytes(b"nonsense" * 1000)
+    live, learner = learner_of(Repository(path))
+    assert "repository" in live.troubles
+    path.unlink()
+    Repository(path).append(profiles(2))
+    learner.learn()
+    assert "repository" not in live.troubles
+    assert len(live.beliefs.of_workloads.data.profiles) == 2
 
 
 def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), measurements(9))
-    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
-    learner.news()
+    _, learner = learner_of(repository, into=tmp_path / "model")
     assert learner.fitting
     learner.close()
     assert not learner.fitting
@@ -195,21 +222,15 @@ def test_between_fits_each_measurement_teaches_of_other_pairs_and_drifts_are_rep
     repository, known = Repository(tmp_path / "r.db"), list(measurements(9))
     repository.append(profiles(9), known[:-2])
     save_model(fit(repository.data_set(), confidence=0.5), tmp_path / "model")
-    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
+    live, learner = learner_of(repository, into=tmp_path / "model")
     last = known[-1].workloads
-
-    def belief():
-        table = learner.beliefs.table(last, (MODEL,), (UNCAPPED,))
-        return table.belief(MODEL, UNCAPPED, *last)
-
-    learner.news()
-    before = belief()
+    before = believed(live, *last)
     assert before.source == "model fitted on 34 measurements here"
     # The same workload with another co-runner is far slower than believed, again and again.
     for _ in range(3):
         slow = tuple(2 * value for value in known[-2].slowdown)
         repository.append(measurements=[known[-2].replace(slowdown=slow)])
-        assert learner.news() is not None
-    assert belief().slowdown > before.slowdown
-    assert belief().source == "model fitted on 34 measurements here, 3 learnt since"
-    assert any("above what is believed" in text for text in learner.drifts)
+        learner.learn()
+    assert believed(live, *last).slowdown > before.slowdown
+    assert believed(live, *last).source == "model fitted on 34 measurements here, 3 learnt since"
+    assert "above what is believed" in learner.trouble
