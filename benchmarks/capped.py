@@ -30,7 +30,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.traces import Trace, TraceJob, library_trace, library_world
 from dovetail.instances.traces.draws import with_workloads
 from dovetail.solver.policies import policy_named
-from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
 
 JOBS = 400
 AT_ONCE = 100
@@ -69,7 +69,7 @@ def trials(seeds: int) -> None:
                 if name == "tried":
                     figures.append(_simulated(_burst(made, seed), made, beliefs, seed))
                     continue
-                with patch.object(BeliefBook, "_correct_untried", lambda book: None):
+                with patch.object(BelievedSlowdowns, "_correct_untried", lambda book: None):
                     figures.append(_simulated(_burst(made, seed), made, beliefs, seed))
             _told(f"errors of {sigma:.0%}, {name}", figures)
 

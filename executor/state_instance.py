@@ -119,8 +119,13 @@ def with_sets(instance: Instance, state: State, starts: Sequence[Start]) -> Inst
 
 
 def _is_given(state: State, model: int, members: Sequence[_Member]) -> bool:
-    named = [(state.names[k], share) for k, share in members]
-    return state.sets.settles(state.predicted.models[model], named)
+    return state.sets.settles(*_on(state, model, members))
+
+
+def _on(state: State, model: int, members: Sequence[_Member]) -> tuple[str, list[tuple[int, int]]]:
+    """Return the name of a model, and members with the codes of their shares."""
+    coded = [(workload, share_code(share)) for workload, share in members]
+    return state.predicted.models[model], coded
 
 
 def staying(instance: Instance) -> list[Assignment]:
@@ -253,16 +258,15 @@ def _together(
         there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
         return (there[0], back[0]), (there[1], back[1]), (there[2], back[2])
     nothing = (math.nan,) * len(members)
-    named = state.predicted.models[model], [(state.names[k], share) for k, share in members]
-    given = state.sets.find(*named)
+    there = _on(state, model, members)
+    given = state.sets.find(*there)
     if given is not None:
-        upper = given.upper or given.slowdown
-        return given.slowdown, upper, given.p99 or upper
+        return given.slowdown, given.upper, given.tail
     shares = [share for _, share in members]
     behind = [workload for workload, share in members if share == IDLE]
     if (
         len(members) > LARGEST
-        or state.sets.settles(*named)
+        or state.sets.settles(*there)
         or any((model, a, b) in state.clashes for a, b in combinations(behind, 2))
     ):
         return nothing, nothing, nothing

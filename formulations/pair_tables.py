@@ -8,19 +8,15 @@ is then found in one pass over such tables, and groups are listed for the pairs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
-from dovetail.instances._record import AnyShare
-from dovetail.instances.slowdowns.shares import NO_CAP, percent, share_code
+from dovetail.instances.slowdowns.shares import NO_CAP, share_code
 
 MOST_SPLITS = 255
 """Maximum number of splits of a table; their indices fit a byte."""
@@ -94,11 +90,11 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """
     if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
-    known = compiled.entries.once(f"pair tables on {compiled.models[0]}", lambda: _known(compiled))
+    known = compiled.entries.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
-    jobs = compiled.jobs
-    kinds, kind = np.unique(2 * jobs.workload + (known.late & jobs.latency), return_inverse=True)
+    jobs, late = compiled.jobs, known.late
+    kinds, kind = np.unique(2 * jobs.workload + (late & jobs.latency), return_inverse=True)
     of, is_late = np.divmod(kinds, 2)
     every = np.ix_(of, of)
     bound = np.where(is_late[:, None, None] > 0, known.tail[every], known.upper[every])
@@ -146,60 +142,6 @@ def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
     if len(residents) == 1:
         return len(gpu_class.gpus) == int(compiled.jobs.workers[residents[0].variant.job])
     return len(residents) <= 2
-
-
-@dataclass(frozen=True)
-class _KnownSplits:
-    """The splits, and tables by workload, workload and split; whether tail bounds differ."""
-
-    shares: Ints
-    slowdown: Floats
-    upper: Floats
-    tail: Floats
-    late: bool
-
-
-def _known(compiled: Round) -> _KnownSplits:
-    number = {name: k for k, name in enumerate(compiled.names)}
-    entries = compiled.records.pairs(compiled.models[0])
-    pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
-    first, second = _columns(pairs, np.int64)
-    share = _columns([_capped(entry.share) for entry in entries], np.int64)
-    keep = percent(share).sum(axis=0) <= compiled.machines.rules.share_sum
-    forward, backward = _code(*share), _code(*share[::-1])
-    codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
-    there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
-    back = second[keep], first[keep], np.searchsorted(codes, backward[keep])
-
-    shares = np.stack(np.divmod(codes, _BASE), axis=1)
-    last = compiled.at_last[:, None, shares[:, 0]]
-
-    def table(values: Sequence[Sequence[float] | None]) -> Floats:
-        own, other = _columns(values, np.float64)
-        filled = np.full((len(number), len(number), len(codes)), np.nan)
-        filled[there] = own[keep]
-        filled[back] = other[keep]
-        return filled
-
-    return _KnownSplits(
-        shares=shares,
-        slowdown=table([e.slowdown for e in entries]),
-        upper=np.maximum(table([e.upper or e.slowdown for e in entries]), last),
-        tail=np.maximum(table([e.p99 or e.upper or e.slowdown for e in entries]), last),
-        late=any(e.p99 for e in entries),
-    )
-
-
-def _capped(share: tuple[AnyShare, ...] | None) -> tuple[int, int]:
-    if share is None:
-        return NO_CAP, NO_CAP
-    own, other = share
-    return share_code(own), share_code(other)
-
-
-def _columns(rows: Sequence[object], dtype: type) -> NDArray[Any]:
-    """Return pairs of numbers as two rows."""
-    return np.array(rows, dtype=dtype).reshape(-1, 2).T
 
 
 def _code(own: Ints, other: Ints) -> Ints:

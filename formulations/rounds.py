@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
@@ -29,12 +27,12 @@ from dovetail.formulations.rules import (
     most_bound,
     room_mib,
     slowdown_alone,
-    slowdown_at_last,
 )
+from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
-from dovetail.instances.slowdowns.shares import CODES, share_total
+from dovetail.instances.slowdowns.shares import share_code, share_total
 
 
 class Variant(NamedTuple):
@@ -167,7 +165,7 @@ class Round:
         The GPUs.
     workloads : sequence of Workload
         The workloads that ``Jobs.workload`` indexes.
-    entries : Book
+    entries : KnownSlowdowns
         The known combinations of workloads.
     source : Instance or None
         The instance that it was compiled from; None for a policy's state.
@@ -185,7 +183,7 @@ class Round:
     jobs: Jobs
     machines: Machines
     workloads: Sequence[Workload]
-    entries: Book
+    entries: KnownSlowdowns
     source: Instance | None = None
     gpus: Sequence[int] | None = None
     until_s: Mapping[int, float] = field(default_factory=dict)
@@ -193,18 +191,18 @@ class Round:
     host_closed: Collection[int] = ()
 
     @classmethod
-    def of(cls, instance: Instance, book: Book | None = None) -> Round:
+    def of(cls, instance: Instance, book: KnownSlowdowns | None = None) -> Round:
         """Return the round of an instance.
 
         Parameters
         ----------
         instance : Instance
             Running jobs stay where they are; preempt them first if they should not.
-        book : Book, optional
+        book : KnownSlowdowns, optional
             The combinations of an earlier round; used again if they apply to this one too.
         """
-        known = book.of(instance) if isinstance(book, SlowdownIndex) else None
-        entries = known or SlowdownIndex(instance)
+        known = book.of(instance) if isinstance(book, InstanceSlowdowns) else None
+        entries = known or InstanceSlowdowns(instance)
         machines = entries.once("machines", lambda: Machines(instance.cluster))
         workloads = tuple(instance.workloads.values())
         return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)
@@ -220,11 +218,11 @@ class Round:
         return self.source
 
     @property
-    def records(self) -> SlowdownIndex:
+    def records(self) -> InstanceSlowdowns:
         """The entries of the instance."""
         if self.source is None:
             raise AssertionError("the round was not compiled from an instance")
-        return cast(SlowdownIndex, self.entries)
+        return cast(InstanceSlowdowns, self.entries)
 
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""
@@ -397,17 +395,13 @@ class Round:
         slowdown_factor = [min(v.slowdown_factor for v in variants) for variants in self.variants]
         return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * slowdown_factor)
 
-    @cached_property
+    @property
     def at_last(self) -> Floats:
         """The slowdown of each workload after its co-runners have ended, by share.
 
         The shape is (workloads, shares); ``NO_CAP`` is the first share and ``idle`` the last.
         """
-        found = np.ones((len(self.workloads), CODES))
-        for k, workload in enumerate(self.workloads):
-            for share in workload.throughput:
-                found[k, share] = slowdown_at_last(workload, share)
-        return found
+        return self.entries.at_last
 
     @cached_property
     def shares_alone(self) -> tuple[AnyShare, ...]:
@@ -458,7 +452,7 @@ class Round:
         """
         residents = self.residents[gpu]
         known = self._known_together(gpu) if len(residents) > 1 else None
-        if known is not None and known.power_w is not None:
+        if known is not None and not math.isnan(known.power_w):
             return known.power_w
         alone = [self.workload(resident.variant.job).power_w for resident in residents]
         return None if None in alone else math.fsum(filter(None, alone))
@@ -485,14 +479,14 @@ class Round:
             found.append(resident.variant.slowdown_factor if alone is None else alone)
         return tuple(found)
 
-    def _known_together(self, gpu: str) -> Combination | None:
+    def _known_together(self, gpu: str) -> Sharing | None:
         """Return the residents' combination, with values multiplied by their sub-batch factors."""
         residents = self.residents[gpu]
-        members = [(self.names[self.jobs.workload[r.variant.job]], r.share) for r in residents]
+        members = [(int(self.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
         known = self.entries.find(
             self.models[self.machines.model[self.machines.number[gpu]]], members
         )
-        return known.stretched([r.variant.slowdown_factor for r in residents]) if known else None
+        return known.times([r.variant.slowdown_factor for r in residents]) if known else None
 
     def _bounds(self, gpu: str) -> tuple[float, ...] | None:
         """Return the bound that each resident's gSLA is checked against, or None if unknown."""

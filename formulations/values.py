@@ -18,7 +18,7 @@ at its largest slowdown.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -156,10 +156,8 @@ def sensitivities(compiled: Round) -> Floats:
     the known pairs with that job's workload; at least 0.01; 1 if fewer than two are known.
     """
     lowest = _lowest_slowdowns(compiled)
-    of_job = [compiled.names[k] for k in compiled.jobs.workload]
-    count: dict[str, int] = defaultdict(int)
-    for name in of_job:
-        count[name] += 1
+    of_job = compiled.jobs.workload.tolist()
+    count = Counter(of_job)
     spread = {}
     for own in count:
         values: list[float] = []
@@ -168,22 +166,19 @@ def sensitivities(compiled: Round) -> Floats:
                 others = number - 1 if own == other else number
                 values += [lowest[own, other]] * others
         spread[own] = max(float(np.std(values)), LEAST_SENSITIVITY) if len(values) > 1 else 1.0
-    return np.array([spread[name] for name in of_job], dtype=np.float64)
+    return np.array([spread[workload] for workload in of_job], dtype=np.float64)
 
 
-def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
-    lowest: dict[tuple[str, str], float] = {}
-    of_models = map(compiled.entries.of_any_size, compiled.models)
-    # Models that no entry names share one sequence.
-    for each in {id(known): known for known in of_models}.values():
-        for known in each:
-            if len(known.members) != 2:
-                continue
-            (a, _), (b, _) = known.members
-            for pair, slowdown in zip(((a, b), (b, a)), known.slowdown, strict=True):
-                if slowdown < lowest.get(pair, np.inf):
-                    lowest[pair] = slowdown
-    return lowest
+def _lowest_slowdowns(compiled: Round) -> dict[tuple[int, int], float]:
+    """Return the least slowdown of each workload with each other, on any model at any shares."""
+    # Models that no entry names share their pairs.
+    rows = [known.rows for known in set(map(compiled.entries.pairs, compiled.models))]
+    pair = np.concatenate([each.workload for each in rows])
+    slowdown = np.concatenate([each.slowdown for each in rows])
+    names, of = np.unique(np.vstack([pair, pair[:, ::-1]]), axis=0, return_inverse=True)
+    lowest = np.full(len(names), np.inf)
+    np.minimum.at(lowest, of.reshape(-1), slowdown.T.ravel())
+    return dict(zip(map(tuple, names.tolist()), lowest.tolist(), strict=True))
 
 
 def shortens_mean_completion(

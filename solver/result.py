@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.formulations.entries import Book
+from dovetail.formulations.slowdowns import KnownSlowdowns
 from dovetail.instances._frames import html
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan, Status, Stopped
@@ -81,7 +81,7 @@ class Result:
     runtime_s: float
     proof: Proof | None = None
     prices: RoundPrices | None = None
-    book: Book | None = None
+    book: KnownSlowdowns | None = None
 
     def __repr__(self) -> str:
         """Return status and plan; the data for later rounds would fill many screens."""

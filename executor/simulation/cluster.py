@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from dovetail.executor.simulation.history import JobTimes
 from dovetail.formulations.budget import WorkClock
-from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.rules import most_bound, room_mib, slowdown_alone, slowdown_at_last
+from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.sets import slowdown_at
+from dovetail.instances.slowdowns.shares import share_code
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, State
@@ -120,7 +121,7 @@ class SimulatedCluster:
         self.pace = 0.0
         self._observe_s = observe_s
         self._truth = truth
-        self._true_sets = SlowdownIndex.of_sets(world, truth)
+        self._true_sets = KnownSets(truth.sets, world.workloads)
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
         hosts = Hosts(world.cluster.nodes, tuple(world.workloads.values()))
@@ -360,15 +361,16 @@ class SimulatedCluster:
         if need > room_mib(state.machines.memory_mib[gpu]):
             return residents or [job]
         mine: Member = (job.workload, start.shares[k] if start.shares else None)
-        named = self._named(gpu, [mine, *(_member(other, gpu) for other in residents)])
-        if self._true_sets.settles(*named):
-            return [] if self._true_sets.find(*named) else residents
+        there = self._on(gpu, [mine, *(_member(other, gpu) for other in residents)])
+        if self._true_sets.settles(*there):
+            return [] if self._true_sets.find(*there) else residents
         return [other for other in residents if self._clashes(gpu, mine, _member(other, gpu))]
 
-    def _named(self, gpu: int, members: Sequence[Member]) -> tuple[str, list[tuple[str, AnyShare]]]:
-        machines, names = self.state.machines, self.state.names
-        named = [(names[workload], share) for workload, share in members]
-        return machines.models[machines.model[gpu]], named
+    def _on(self, gpu: int, members: Sequence[Member]) -> tuple[str, list[tuple[int, int]]]:
+        """Return the model of a GPU, and members with the codes of their shares."""
+        machines = self.state.machines
+        coded = [(workload, share_code(share)) for workload, share in members]
+        return machines.models[machines.model[gpu]], coded
 
     def _clashes(self, gpu: int, mine: Member, other: Member) -> bool:
         """Return whether two jobs may not share; jobs that are both at ``idle`` never clash."""
@@ -379,7 +381,7 @@ class SimulatedCluster:
         if len(others) == 1:
             return self._pair(gpu, mine, others[0])
         members = [mine, *others]
-        given = self._true_sets.find(*self._named(gpu, members))
+        given = self._true_sets.find(*self._on(gpu, members))
         if given is not None:
             return given.slowdown[0]
         pairs = [[self._pair(gpu, a, b) for b in members] for a in members]

@@ -34,9 +34,9 @@ from dovetail.formulations.candidates.rows import (
     packed,
     pareto,
 )
-from dovetail.formulations.entries import Combination, Member, Template
 from dovetail.formulations.memory import room_bytes
 from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.slowdowns import Colocations, Member
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdowns.shares import share_code, share_of
@@ -98,26 +98,22 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
 
 
 class _Joins(NamedTuple):
-    """Rows of a template on classes of GPUs, joining the variants that run there.
+    """Colocations on classes of GPUs with the variants that run there; a row of each for each.
 
-    ``classes`` and ``row``, (s,); ``residents``, (s, held).
+    ``classes``, (s,); ``residents``, (s, held).
     """
 
     classes: Ints
     residents: Ints
-    template: Template
-    row: Ints
+    known: Colocations
 
     @classmethod
     def joined(cls, parts: Sequence[_Joins]) -> _Joins:
         """Return the rows of all parts, which have equally many residents and free places."""
-        sizes = [len(part.template.free) for part in parts]
-        first = np.cumsum(sizes) - sizes
         return cls(
             np.concatenate([part.classes for part in parts]),
             np.concatenate([part.residents for part in parts]),
-            Template.joined([part.template for part in parts]),
-            np.concatenate([part.row + at for part, at in zip(parts, first, strict=True)]),
+            Colocations.joined([part.known for part in parts]),
         )
 
 
@@ -176,31 +172,26 @@ class _Lister(RowRules):
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
         """Return the groups of these pairs; jobs have one variant each."""
         place = {c.residents: k for k, c in enumerate(self.round.classes)}
-        classes, jobs, known = [], [], []
+        classes, jobs, held_shares = [], [], []
         for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
             order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
             job, share = order[0]
             resident = Resident(self.variants[job], share_of(share))
             classes.append(place[() if self.pending[job] else (resident,)])
             jobs.append([job for job, _ in order])
-            known.append(self._known(classes[-1], order))
-        if not known:
+            held_shares.append([share for _, share in order])
+        if not classes:
             return self._flattened(self._least())
+        of_job = np.array(jobs, dtype=np.int64)
+        pairs_known = self.round.entries.pairs(self.round.classes[classes[0]].model)
         candidates = self._joining(
             np.array(classes, dtype=np.int64),
-            np.array(jobs, dtype=np.int64),
-            Template.of(known, 2, {}),
-            np.arange(len(known)),
+            of_job,
+            pairs_known.found(
+                self.round.jobs.workload[of_job], np.array(held_shares, dtype=np.int64)
+            ),
         )
         return self._flattened([*self._least(), self._together(candidates)])
-
-    def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
-        """Return the combination of jobs at their shares on a class."""
-        names = tuple((self._name(job), share_of(share)) for job, share in members)
-        known = self.round.entries.find(self.round.classes[index].model, names)
-        if known is None:
-            raise AssertionError("a chosen pair has a known slowdown")
-        return known
 
     def _least(self) -> Iterator[Rows]:
         """Yield the groups of single jobs, and of running jobs without newcomers."""
@@ -235,7 +226,10 @@ class _Lister(RowRules):
         alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
         for index, gpu_class in enumerate(self.round.classes):
             if gpu_class.open:
-                members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
+                members = tuple(
+                    (int(jobs.workload[r.variant.job]), share_code(r.share))
+                    for r in gpu_class.residents
+                )
                 alike[gpu_class.model, members].append(index)
         ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
         # Empty GPUs first: if time runs out, joins of running jobs are left out.
@@ -246,17 +240,18 @@ class _Lister(RowRules):
                 break
             self.budget.spend(_STEPS_PER_KIND)
             residents = self._residents(classes)
-            for template in self.round.entries.templates(model, held):
-                able = np.flatnonzero((waiting[template.free] >= template.wanted).all(axis=1))
+            for known in self.round.entries.joins(model, held):
+                free = known.workload[:, len(held) :]
+                wanted = (free[:, :, None] == free[:, None]).sum(axis=2)
+                able = np.flatnonzero((waiting[free] >= wanted).all(axis=1))
                 if len(able):
                     holder = np.repeat(np.arange(len(classes)), len(able))
                     joins = _Joins(
                         np.array(classes, dtype=np.int64)[holder],
                         residents[holder],
-                        template,
-                        np.tile(able, len(classes)),
+                        known.take(np.tile(able, len(classes))),
                     )
-                    ways[template.share.shape[1], len(held)].append(joins)
+                    ways[known.share.shape[1], len(held)].append(joins)
         by_size: dict[int, list[CandidateRows]] = defaultdict(list)
         for (size, _), parts in ways.items():
             by_size[size].append(self._joining(*_Joins.joined(parts)))
@@ -282,18 +277,13 @@ class _Lister(RowRules):
             tail=np.maximum(candidates.tail, least),
         )
 
-    def _joining(
-        self, classes: Ints, residents: Ints, template: Template, row: Ints
-    ) -> CandidateRows:
-        """Return the candidates of rows of a template, on these classes beside these variants."""
-        free = template.free[row]
+    def _joining(self, classes: Ints, residents: Ints, known: Colocations) -> CandidateRows:
+        """Return the candidates of colocations on these classes beside these variants."""
+        held = residents.shape[1]
+        free = known.workload[:, held:]
         first = np.concatenate([residents, self.starts[free]], axis=1)
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
-        return self.candidate_rows(classes, first, count, template, row)
-
-    def _name(self, job: int) -> str:
-        """Return the name of the job's workload."""
-        return self.round.names[int(self.round.jobs.workload[job])]
+        return self.candidate_rows(classes, first, count, known, held)
 
     def _residents(self, classes: Sequence[int]) -> Ints:
         """Return the variants of the residents of classes with equally many, one row per class."""

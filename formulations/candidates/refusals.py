@@ -19,9 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.row_rules import RowRules
-from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.entries import ANY_SHARE, Combination, Template, Wanted
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
     GSLA_TOLERANCE,
@@ -29,10 +26,12 @@ from dovetail.formulations.rules import (
     most_bound,
     slowdown_alone,
 )
+from dovetail.formulations.slowdowns import ANY_SHARE, Colocations, Members
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
 from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.shares import share_code, share_of
 
 NONE_DISPLACED: Final = -1
 
@@ -204,7 +203,7 @@ class _Places:
         self.displaced = np.array([displaced for _, displaced, _ in found], dtype=np.int64)
         staying = [[rules.number[o.variant] for o in others] for _, _, others in found]
         self.variant = np.array(staying, dtype=np.int64).reshape(len(found), size - 1)
-        co_runners: dict[tuple[str, tuple[Wanted, ...]], int] = {}
+        co_runners: dict[tuple[str, Members], int] = {}
         self.co_runners = np.array(
             [
                 co_runners.setdefault((rules.sites[k].model, rules.wanted(others)), len(co_runners))
@@ -359,20 +358,23 @@ class Refusals(RowRules):
         jobs = [o.variant.job for o in occupants]
         latency = self.round.jobs.latency[jobs].tolist()
         most = most_bound(self.round.jobs.gsla[jobs])
-        known = [
-            each.stretched([o.variant.slowdown_factor for o in occupants])
-            for each in self._known(site.model, self.wanted(occupants))
-        ]
-        allowed = [each for each in known if (np.array(each.bounds(latency)) <= most).all()]
-        best = min(allowed, key=lambda each: sum(each.slowdown), default=None)
-        return tuple(share for _, share in best.members) if best else None
+        factor = np.array([o.variant.slowdown_factor for o in occupants])
+        known = self._known(site.model, self.wanted(occupants))
+        bound = np.where(latency, known.tail, known.upper) * factor
+        allowed = np.flatnonzero((bound <= most).all(axis=1))
+        if not len(allowed):
+            return None
+        best = allowed[np.argmin((known.slowdown[allowed] * factor).sum(axis=1))]
+        return tuple(map(share_of, known.share[best].tolist()))
 
-    def wanted(self, occupants: Iterable[Resident]) -> tuple[Wanted, ...]:
+    def wanted(self, occupants: Iterable[Resident]) -> Members:
         """Return the workloads of jobs and the shares that they may have."""
-        running, names = self.round.jobs.running, self.round.names
-        workload = self.round.jobs.workload
+        running, workload = self.round.jobs.running, self.round.jobs.workload
         return tuple(
-            (names[workload[o.variant.job]], o.share if running[o.variant.job] else ANY_SHARE)
+            (
+                int(workload[o.variant.job]),
+                share_code(o.share) if running[o.variant.job] else ANY_SHARE,
+            )
             for o in occupants
         )
 
@@ -386,31 +388,39 @@ class Refusals(RowRules):
         for displaced in range(len(there)):
             yield displaced, there[:displaced] + there[displaced + 1 :]
 
-    def _find(self, model: str, wanted: Sequence[Wanted]) -> Sequence[Combination]:
-        """Return the known combinations of jobs, or of one job alone."""
+    def _find(self, model: str, wanted: Members) -> Colocations:
+        """Return how jobs may share a GPU, or how one job runs alone."""
         if len(wanted) > 1:
-            return list(self.round.records.seats(model, wanted))
-        return list(self._alone(*wanted[0]))
-
-    def _alone(self, name: str, held: AnyShare) -> Iterator[Combination]:
-        workload = self.round.workloads[self.round.names.index(name)]
-        for share in self.round.shares_alone if held == ANY_SHARE else (held,):
-            alone = slowdown_alone(workload, share)
-            if alone is not None or held != ANY_SHARE:
-                yield Combination(((name, share),), (alone or 1.0,), None, None, None)
+            return self.round.records.seats(model, wanted)
+        ((workload, held),) = wanted
+        shares = self.round.shares_alone if held == ANY_SHARE else (share_of(held),)
+        alone = [slowdown_alone(self.round.workloads[workload], share) for share in shares]
+        known = [
+            (share_code(share), 1.0 if slowdown is None else slowdown)
+            for share, slowdown in zip(shares, alone, strict=True)
+            if slowdown is not None or held != ANY_SHARE
+        ]
+        if not known:
+            return Colocations.none(1)
+        share, slowdown = np.array(known).T[:, :, None]
+        return Colocations(
+            np.full_like(share, workload, dtype=np.int64),
+            share.astype(np.int64),
+            *(slowdown,) * 3,
+            np.full(len(known), np.nan),
+        )
 
     def _listed(self, job: int, size: int, places: _Places) -> tuple[NDArray[Any], ...]:
         """Return the columns of ``Candidates`` for the places where ``size`` jobs would share."""
-        own = self.round.names[self.round.jobs.workload[job]]
+        own = int(self.round.jobs.workload[job])
         known = [
             self._known(model, (*others, (own, ANY_SHARE)))
             for model, others in places.co_runner_sets
         ]
         # A place that is ruled out for any figures has one row without figures.
-        known.append([Combination(((own, None),) * size, (np.nan,) * size, None, None, None)])
-        fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
+        known.append(Colocations.unknown(size))
+        fixed = self._fixed(job, places, np.array([len(each) > 0 for each in known]))
         of = np.where(fixed == Refusal.NONE, places.co_runners, len(known) - 1)
-        template = Template.of([each for of_one in known for each in of_one], size, {})
         place, row = _each_row(np.array([len(each) for each in known], dtype=np.int64), of)
         variants = self.round.variants[job]
         first = np.full((len(place), 1), self.first_of_job[job])
@@ -420,8 +430,8 @@ class Refusals(RowRules):
             self._class[places.site[place]],
             np.hstack([places.variant[place], first]),
             count,
-            template,
-            row,
+            Colocations.joined(known).take(row),
+            size,
         )
         candidate, variant = candidates.product()
         rows = self.rows(candidates, candidate, variant)

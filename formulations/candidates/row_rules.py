@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import CandidateRows, Rows
-from dovetail.formulations.entries import Template
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
+from dovetail.formulations.slowdowns import Colocations
 from dovetail.formulations.values import JobValues, shortens_mean_completion
 
 
@@ -41,20 +40,20 @@ class RowRules:
         self._host = _slowdown_on_hosts(compiled)
 
     def candidate_rows(
-        self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
+        self, gpu_class: Ints, first: Ints, count: Ints, known: Colocations, held: int
     ) -> CandidateRows:
-        """Return the candidates of rows of a template; for the arguments see ``CandidateRows``."""
+        """Return the candidates of colocations whose first ``held`` jobs already run there."""
         return CandidateRows(
-            index=np.arange(len(row)),
+            index=np.arange(len(known)),
             gpu_class=gpu_class,
             first=first,
             count=count,
-            twin=template.twin[row],
-            share=template.share[row],
-            slowdown=template.slowdown[row],
-            upper=template.upper[row],
-            tail=template.tail[row],
-            power_w=template.power_w[row],
+            twin=known.twins(held),
+            share=known.share,
+            slowdown=known.slowdown,
+            upper=known.upper,
+            tail=known.tail,
+            power_w=known.power_w,
         )
 
     def bound(

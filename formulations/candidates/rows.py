@@ -26,7 +26,7 @@ _LARGEST_KEY = 2**62
 
 
 @dataclass(frozen=True)
-class _Columns:
+class RowColumns:
     """Arrays with equal numbers of rows: the fields of a data class, in order."""
 
     def take(self, which: Ints | Bools | slice) -> Self:
@@ -44,7 +44,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class Rows(_Columns):
+class Rows(RowColumns):
     """Groups of one size: a column per member, arrays of (n, size); class and power (n,)."""
 
     gpu_class: Ints
@@ -64,7 +64,7 @@ class Rows(_Columns):
 
 
 @dataclass(frozen=True)
-class CandidateRows(_Columns):
+class CandidateRows(RowColumns):
     """Ways to seat jobs on a GPU, one per row: a known combination and its candidates.
 
     Attributes

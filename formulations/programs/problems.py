@@ -11,7 +11,6 @@ from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.groups import Groups, idle_counts
 from dovetail.formulations.candidates.kinds import Kinds
 from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.entries import Book
 from dovetail.formulations.memory import require_room
 from dovetail.formulations.objectives import Objective, job_values
 from dovetail.formulations.pair_tables import PairTables, pair_tables
@@ -19,6 +18,7 @@ from dovetail.formulations.programs.integer_program import RoundProgram, build
 from dovetail.formulations.programs.pair_graph import PairGraph, require_matchings
 from dovetail.formulations.programs.scores import fitting, worthwhile
 from dovetail.formulations.rounds import Round
+from dovetail.formulations.slowdowns import KnownSlowdowns
 from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
 
@@ -62,7 +62,7 @@ class Problem:
         cls,
         instance: Instance,
         objective: Objective,
-        book: Book | None = None,
+        book: KnownSlowdowns | None = None,
         budget: Budget = UNLIMITED,
     ) -> Problem:
         """Return the problem of an instance.
@@ -73,7 +73,7 @@ class Problem:
             The instance.
         objective : str or callable
             Name of the objective, or a subclass of ``JobValues``.
-        book : Book, optional
+        book : KnownSlowdowns, optional
             The combinations of an earlier round, see ``Round``.
         budget : Budget
             The budget of the answer.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -225,25 +223,10 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
                 alone[job] = min(alone[job], slowdown)
     found = {}
     for model in compiled.models:
-        of_workload = compiled.entries.once(
-            f"least slowdowns on {model}", partial(_least_together, compiled, model)
-        )
-        least = np.array([of_workload[name] for name in compiled.names])[compiled.jobs.workload]
+        least = compiled.entries.least_slowdowns(model)[compiled.jobs.workload]
         found[model] = least * slowdown_factor[:, None]
         found[model][:, 0] = np.minimum(found[model][:, 0], alone)
     return found
-
-
-def _least_together(compiled: Round, model: str) -> Mapping[str, Sequence[float]]:
-    """Return the least slowdown of each workload in combinations of 1, 2, ..., inf for none."""
-    size = compiled.machines.rules.max_jobs_per_gpu
-    least = {name: [np.inf] * size for name in compiled.names}
-    for known in compiled.entries.known(model):
-        if (others := len(known.members) - 1) < size:
-            for (name, _), slowdown in zip(known.members, known.slowdown, strict=True):
-                if slowdown < least[name][others]:
-                    least[name][others] = slowdown
-    return least
 
 
 def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:

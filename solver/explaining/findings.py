@@ -318,8 +318,8 @@ class Finder:
         """
         jobs = [index, *(other.variant.job for other in way.others)]
         shares = [way.share, *(other.share for other in way.others)]
-        names = [self.round.names[k] for k in self.round.jobs.workload[jobs].tolist()]
-        members = list(zip(names, shares, strict=True))
+        workloads = self.round.jobs.workload[jobs].tolist()
+        members = list(zip(workloads, map(share_code, shares), strict=True))
         latency = self.round.jobs.latency[jobs].tolist()
         records = self.round.records
         found = [find(way.site.model, members) for find in (records.find, records.at_first)]
@@ -367,11 +367,12 @@ class Finder:
             return self.round.resident_slowdowns(site.gpus[0])
         if len(occupants) == 1:
             return (self.round.alone(*occupants[0]) or 1.0,)
-        members = [(self.jobs[o.variant.job].workload, o.share) for o in occupants]
+        workload = self.round.jobs.workload
+        members = [(int(workload[o.variant.job]), share_code(o.share)) for o in occupants]
         known = self.round.entries.find(site.model, members)
         if known is None:
             raise AssertionError("jobs that start together in a valid plan have a known slowdown")
-        return known.stretched([o.variant.slowdown_factor for o in occupants]).slowdown
+        return known.times([o.variant.slowdown_factor for o in occupants]).slowdown
 
     # -- missing measurements -------------------------------------------------------------------
 

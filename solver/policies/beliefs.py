@@ -1,4 +1,4 @@
-"""A policy's estimates for workloads that share a GPU, as the ``Book`` of a round.
+"""A policy's estimates for workloads that share a GPU, as the slowdowns of a round.
 
 Predictions say how much two workloads slow each other; measurements of running pairs override them,
 and pairs that ran out of memory are excluded.
@@ -10,19 +10,25 @@ while no power is known at all, all GPUs with one job count the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations, islice, permutations
 from statistics import fmean
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.entries import Book, Combination, Member, Template
-from dovetail.formulations.rules import slowdown_at_last
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.slowdowns import (
+    Colocations,
+    KnownPairs,
+    KnownSlowdowns,
+    Member,
+    Members,
+    Sharing,
+)
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Workload
-from dovetail.instances.slowdowns.isolated import BEHIND
 from dovetail.instances.slowdowns.sets import (
     LARGEST,
     capped_set_slowdown,
@@ -31,13 +37,12 @@ from dovetail.instances.slowdowns.sets import (
 )
 from dovetail.instances.slowdowns.shares import (
     BEST_EFFORT,
+    NO_CAP,
     caps_of,
     full_splits,
+    percent,
     share_code,
-    share_of,
-    share_total,
 )
-from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
 _KEPT = 0.9
@@ -59,7 +64,7 @@ _MOST_SETS = 100_000
 """Sets of one size are left out if there are more of them on a GPU model."""
 
 
-class BeliefBook(Book):
+class BelievedSlowdowns(KnownSlowdowns):
     """The slowdowns that a policy assumes.
 
     A pair that was measured at one split starts at another one if that is expected to be better by
@@ -82,14 +87,19 @@ class BeliefBook(Book):
     """
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.machines.rules, state.names)
+        super().__init__(state.machines.rules, state.instance.workloads)
         self._state = state
-        self._table = state.predicted
+        self._table = table = state.predicted
         self._read = len(state.seen), len(state.clashes)
-        self._slowdown = self._table.slowdown.copy()
+        self._caps = np.array(
+            [[share_code(x), share_code(y)] for x, y in table.caps], dtype=np.int64
+        )
+        self._place = {(x, y): k for k, (x, y) in enumerate(self._caps.tolist())}
+        self._mirror = np.array([self._place[y, x] for x, y in self._place], dtype=np.int64)
+        self._slowdown = table.slowdown.copy()
         measured = {cell: state.seen_upper.get(cell, seen) for cell, seen in state.seen.items()}
         margin = curse_margin(state)
-        excess = self._table.upper - 1
+        excess = table.upper - 1
         self._upper = np.fmax(self._slowdown, 1 + np.maximum(excess, excess * margin))
         self._tried = np.zeros(self._slowdown.shape, dtype=bool)
         if state.seen:
@@ -98,33 +108,27 @@ class BeliefBook(Book):
             self._slowdown[cell], self._upper[cell] = slowdown, measured[cell]
         for model, workload, other in state.clashes:
             self._slowdown[model, :, workload, other] = np.nan
-        p99 = self._table.p99
-        self._tail = np.where(np.isnan(p99), self._upper, p99)
-        last = _at_last(state)[None, :, :, None]
+        self._tail = np.where(np.isnan(table.p99), self._upper, table.p99)
+        last = self.at_last[:, self._caps[:, 0]].T[None, :, :, None]
         self._upper, self._tail = np.maximum(self._upper, last), np.maximum(self._tail, last)
         self.powered = _powered(state.workloads)
         self._alone_w = np.array([one.power_w for one in self.powered], dtype=np.float64)
         both_w = np.add.outer(self._alone_w, self._alone_w)
-        self._power_w = np.where(np.isnan(self._table.power_w), both_w, self._table.power_w)
-        self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
-        self._number = {name: k for k, name in enumerate(self.workloads)}
-        self._caps = _usable_caps(state)
+        self._power_w = np.where(np.isnan(table.power_w), both_w, table.power_w)
         self._given, self._capped_sets = state.sets, state.capped_sets
-        self._alone = {
-            share: np.array([slowdown_at_last(one, share) for one in state.workloads])
-            for share in {share for caps in self._table.caps for share in caps}
-        }
-        caps = self._table.caps_place
-        known = IDLE in self.rules.shares and BEHIND in caps
-        self._behind_caps = (caps[BEHIND], caps[BEHIND[::-1]]) if known else None
+        known = IDLE in self.rules.shares and (NO_CAP, BEST_EFFORT) in self._place
+        self._behind_caps = (
+            (self._place[NO_CAP, BEST_EFFORT], self._place[BEST_EFFORT, NO_CAP]) if known else None
+        )
+        self._pairs: dict[str, KnownPairs] = {}
+        self._least_bounds: dict[tuple[str, AnyShare], tuple[Floats, Floats]] = {}
 
     def _correct_untried(self) -> None:
         """Correct predictions for pairs that were measured at other splits, in place."""
         table, prior = self._table, self._state.prior or self._table
         seen = tuple(np.array(list(self._state.seen), dtype=np.int64).T)
-        mirror = [table.caps_place[theirs, mine] for mine, theirs in table.caps]
         self._tried[seen] = True
-        self._tried |= self._tried[:, mirror].swapaxes(2, 3)
+        self._tried |= self._tried[:, self._mirror].swapaxes(2, 3)
         capped = np.array([not {None, IDLE}.intersection(caps) for caps in table.caps])
         ratio = np.full(self._slowdown.shape, np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -156,57 +160,76 @@ class BeliefBook(Book):
         """Whether three or more jobs may share a GPU."""
         return self.most > 2
 
-    def find(self, model: str, members: Sequence[Member]) -> Combination | None:
-        """Return the estimates for these members, or None if they may not share or are unknown."""
-        m = self._table.models.index(model)
-        if len(members) > self.limited.get(model, np.inf):
-            return None
-        if len(members) == 2:
-            (a, x), (b, y) = ((self._number[name], share) for name, share in members)
-            place = self._table.caps_place
-            if (x, y) not in place:
-                return None
-            cells = (m, place[x, y], a, b), (m, place[y, x], b, a)
-            tables = self._slowdown, self._upper, self._tail
-            slowdown, upper, tail = (tuple([float(t[cell]) for cell in cells]) for t in tables)
-            if np.isnan(slowdown).any():
-                return None
-            power_w = float(self._power_w[cells[0]])
-            return Combination(tuple(members), slowdown, upper, tail, power_w)
+    def pairs(self, model: str) -> KnownPairs:
+        """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
+        if model not in self._pairs:
+            m = self._table.models.index(model)
+            back = self._slowdown[m, self._mirror].swapaxes(1, 2)
+            known = ~np.isnan(self._slowdown[m] + back) & self._once
+            caps, a, b = np.nonzero(known)
+            cells, mirrored = (m, caps, a, b), (m, self._mirror[caps], b, a)
+
+            def both(table: Floats) -> Floats:
+                return np.stack([table[cells], table[mirrored]], axis=1)
+
+            tried = self._tried[m]
+            fresh = tried[caps, a, b] | (tried.sum(axis=0)[a, b] < _MOST_TRIED)
+            rows = Colocations(
+                workload=np.stack([a, b], axis=1),
+                share=self._caps[caps],
+                slowdown=both(self._slowdown),
+                upper=both(self._upper),
+                tail=both(self._tail),
+                power_w=self._power_w[cells],
+            )
+            self._pairs[model] = KnownPairs(rows, len(self.workloads), fresh)
+        return self._pairs[model]
+
+    @cached_property
+    def _once(self) -> Bools:
+        """The cells that name each pair once, (caps, workloads, workloads)."""
+        count = len(self.workloads)
+        above, same = np.triu(np.ones((count, count), dtype=bool), 1), np.eye(count, dtype=bool)
+        first = np.arange(len(self._mirror)) <= self._mirror
+        return np.asarray(above | (same & first[:, None, None]))
+
+    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
         if len(members) > self.most:
             return None
+        m = self._table.models.index(model)
         if self._given.settles(model, members):
             given = self._given.find(model, members)
-            return given and self._until_each_ends(m, given)
-        together = np.array([[self._number[name] for name, _ in members]])
+            return given and self._until_each_ends(m, members, given)
+        together = np.array([[workload for workload, _ in members]])
         shares = [share for _, share in members]
-        if all(share is None for share in shares):
+        if not any(shares):
             if self._capped_sets:
                 return None
-            found = self._sets(m, together, 0)
-        elif not {None, IDLE}.intersection(shares):
-            if any(pair not in self._table.caps_place for pair in combinations(shares, 2)):
+            found = self._sets(m, together)
+        elif _all_capped(shares):
+            if any(pair not in self._place for pair in combinations(shares, 2)):
                 return None
-            found = self._capped(m, together, caps_of(shares), 0)
+            found = self._capped(m, together, shares)
         elif (first := _first_of(shares)) is not None and self._behind_caps:
-            behind = [self._number[name] for k, (name, _) in enumerate(members) if k != first]
+            behind = [workload for k, (workload, _) in enumerate(members) if k != first]
             if any((m, a, b) in self._state.clashes for a, b in combinations(behind, 2)):
                 return None
-            found = self._behind(m, together, first, 0)
+            found = self._behind(m, together, first)
         else:
             return None
-        return next((c for c in self._combinations(found) if not np.isnan(c.slowdown).any()), None)
+        known = len(found) and not np.isnan(found.slowdown[0]).any()
+        return found.figures(0) if known else None
 
-    def _until_each_ends(self, model: int, given: Combination) -> Combination:
+    def _until_each_ends(self, model: int, members: Sequence[Member], given: Sharing) -> Sharing:
         """Return a set that an entry names, with bounds of at least those of its pairs."""
-        members = np.array([[self._number[name] for name, _ in given.members]])
-        share = np.array([[share_code(share) for _, share in given.members]])
-        upper, tail = self._largest_of_pairs(model, members, share)
-        uppers = given.upper or given.slowdown
-        return given._replace(
-            upper=tuple(np.fmax(uppers, upper[0]).tolist()),
-            p99=tuple(np.fmax(given.p99 or uppers, tail[0]).tolist()),
-            power_w=given.power_w or self._sum_w(given.members),
+        workload, share = np.array(members).T[:, None]
+        upper, tail = self._largest_of_pairs(model, workload, share)
+        unknown = np.isnan(given.power_w)
+        return Sharing(
+            given.slowdown,
+            tuple(np.fmax(given.upper, upper[0]).tolist()),
+            tuple(np.fmax(given.tail, tail[0]).tolist()),
+            float(self._alone_w[workload].sum()) if unknown else given.power_w,
         )
 
     def _largest_of_pairs(self, model: int, members: Ints, share: Ints) -> tuple[Floats, Floats]:
@@ -216,46 +239,30 @@ class BeliefBook(Book):
         """
         upper, tail = np.full(members.shape, np.nan), np.full(members.shape, np.nan)
         for i, j in permutations(range(members.shape[1]), 2):
-            caps = [(share_of(x), share_of(y)) for x, y in share[:, [i, j]].tolist()]
-            place = np.array([self._table.caps_place.get(each, -1) for each in caps])
+            caps = map(tuple, share[:, [i, j]].tolist())
+            place = np.array([self._place.get(each, -1) for each in caps])
             cell = model, place, members[:, i], members[:, j]
             known = (place >= 0) & ~np.isnan(self._slowdown[cell])
             upper[:, i] = np.fmax(upper[:, i], np.where(known, self._upper[cell], np.nan))
             tail[:, i] = np.fmax(tail[:, i], np.where(known, self._tail[cell], np.nan))
         return upper, tail
 
-    def _sum_w(self, members: Sequence[Member]) -> float:
-        """Return the sum of the powers of all members alone."""
-        return float(sum(self._alone_w[self._number[name]] for name, _ in members))
+    def _sets_beside(self, model: str, held: Members) -> Iterator[Colocations]:
+        most = min(self.most, self.most_on(model))
+        if most > 2:
+            for found in self._derived(self._table.models.index(model), held, most):
+                yield self._not_given(model, found)
+            yield from self._of_entries(model, held)
 
-    def known(self, model: str) -> Sequence[Combination]:
-        """Return every pair and every set that may run on a GPU model."""
-        return [each for t in self.templates(model, ()) for each in self._combinations(t)]
-
-    def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the pairs and sets in which jobs may join others; see ``Book``."""
-        key = model, held
-        if key not in self._templates:
-            m, most = self._table.models.index(model), min(self.most, self.most_on(model))
-            found = []
-            if len(held) < 2 <= most:
-                a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
-                found.append(self._pairs(m, a, b, there, back, len(held)))
-            if most > 2:
-                found += map(self._not_given(model, held), self._derived(m, held, most))
-                found += self._of_entries(model, held)
-            self._templates[key] = [template for template in found if len(template.free)]
-        return self._templates[key]
-
-    def _of_entries(self, model: str, held: tuple[Member, ...]) -> Iterator[Template]:
+    def _of_entries(self, model: str, held: Members) -> Iterator[Colocations]:
         """Yield the sets that entries name."""
-        there = np.array([self._number[name] for name, _ in held], dtype=np.int64)
         m = self._table.models.index(model)
-        for found in self._given.templates(model, held):
-            first = np.broadcast_to(there, (len(found.free), len(there)))
-            members = np.hstack([first, found.free])
-            upper, tail = self._largest_of_pairs(m, members, found.share)
-            sum_w = self._alone_w[members].sum(axis=1)
+        for given in self._given.beside(model, held):
+            if given.workload.shape[1] > self.most_on(model):
+                continue
+            found = self._startable(given, len(held))
+            upper, tail = self._largest_of_pairs(m, found.workload, found.share)
+            sum_w = self._alone_w[found.workload].sum(axis=1)
             yield replace(
                 found,
                 upper=np.fmax(found.upper, upper),
@@ -263,55 +270,41 @@ class BeliefBook(Book):
                 power_w=np.where(np.isnan(found.power_w), sum_w, found.power_w),
             )
 
-    def _derived(self, model: int, held: tuple[Member, ...], most: int) -> Iterator[Template]:
-        """Yield the sets that follow from their pairs, a template per size and kind."""
-        those = [self._number[name] for name, _ in held]
-        shares = [share for _, share in held]
-        if all(share is None for share in shares) and not self._capped_sets:
+    def _derived(self, model: int, held: Members, most: int) -> Iterator[Colocations]:
+        """Yield the sets that follow from their pairs, by size and kind."""
+        those, shares = [workload for workload, _ in held], [share for _, share in held]
+        if not any(shares) and not self._capped_sets:
             for members in self._grown(model, those, most):
-                yield self._sets(model, members, len(held))
-        if not {None, IDLE}.intersection(shares):
-            yield from self._of_caps(model, those, caps_of(shares), most)
+                yield self._sets(model, members)
+        if _all_capped(shares):
+            yield from self._of_caps(model, those, shares, most)
         first = _first_of(shares) if held else 0
         if first is not None and self._behind_caps:
             for members in self._grown_behind(model, those, first, most):
-                yield self._behind(model, members, first, len(held))
+                yield self._behind(model, members, first)
 
-    def _not_given(self, model: str, held: tuple[Member, ...]) -> Callable[[Template], Template]:
-        """Return a function that removes the sets that entries name from a template."""
+    def _not_given(self, model: str, found: Colocations) -> Colocations:
+        """Return sets without those that entries name."""
+        if not len(self._given):
+            return found
+        rows = zip(found.workload.tolist(), found.share.tolist(), strict=True)
+        named = (list(zip(*row, strict=True)) for row in rows)
+        return found.take(
+            np.array([not self._given.settles(model, each) for each in named], dtype=bool)
+        )
 
-        def settled(free: list[int], share: list[int]) -> bool:
-            names = (self.workloads[k] for k in free)
-            joining = zip(names, map(share_of, share[len(held) :]), strict=True)
-            return self._given.settles(model, [*held, *joining])
-
-        def others(found: Template) -> Template:
-            rows = zip(found.free.tolist(), found.share.tolist(), strict=True)
-            keep = [not settled(*row) for row in rows]
-            return found.take(np.flatnonzero(keep))
-
-        return others if self._given.sets else lambda found: found
-
-    @property
+    @cached_property
     def speeds_up(self) -> bool:
         """Whether some job is expected to run faster with another than alone without a cap."""
+        return bool((self._slowdown < 1).any())
 
-        def made() -> bool:
-            return bool((self._slowdown < 1).any())
-
-        return self.once("speeds up", made)
-
-    @property
+    @cached_property
     def least_modes(self) -> Floats:
         """The least memory and slowdown factor of each workload's modes, (workloads, 2)."""
-
-        def made() -> Floats:
-            ways = [
-                [(mode.memory_mib, mode.slowdown_factor) for mode in of] for of in self._state.modes
-            ]
-            return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
-
-        return self.once("least modes", made)
+        ways = [
+            [(mode.memory_mib, mode.slowdown_factor) for mode in of] for of in self._state.modes
+        ]
+        return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
 
     def least_bounds(self, model: str, share: AnyShare) -> tuple[Floats, Floats]:
         """Return the least bounds of gSLAs when a job with this share is joined.
@@ -322,75 +315,48 @@ class BeliefBook(Book):
             Bounds of the running job (rows) and of the joining job (columns), without their
             sub-batches; inf if they may not share, 0 if an entry names a set with both.
         """
+        if (model, share) not in self._least_bounds:
+            self._least_bounds[model, share] = self._bounds_beside(model, share_code(share))
+        return self._least_bounds[model, share]
 
-        def made() -> tuple[Floats, Floats]:
-            m, (there, back) = self._table.models.index(model), self._caps_beside(share)
-            known = ~np.isnan(self._slowdown[m])
-            bound = np.where(known, np.fmin(self._upper[m], self._tail[m]), np.inf)
-            own = bound[there].min(axis=0, initial=np.inf)
-            other = bound[back].min(axis=0, initial=np.inf).T
-            for entry in self._table.sets:
-                members = zip(
-                    map(self._number.__getitem__, entry.workloads), entry.shares, strict=True
-                )
-                for (a, x), (b, _) in permutations(members, 2):
-                    if x == share:
-                        own[a, b] = other[a, b] = 0.0
-            return own, other
+    def _bounds_beside(self, model: str, share: int) -> tuple[Floats, Floats]:
+        m, (there, back) = self._table.models.index(model), self._caps_beside(share)
+        known = ~np.isnan(self._slowdown[m])
+        bound = np.where(known, np.fmin(self._upper[m], self._tail[m]), np.inf)
+        own = bound[there].min(axis=0, initial=np.inf)
+        other = bound[back].min(axis=0, initial=np.inf).T
+        for entry in self._table.sets:
+            workloads = map(self.number.__getitem__, entry.workloads)
+            members = zip(workloads, map(share_code, entry.shares), strict=True)
+            for (a, x), (b, _) in permutations(members, 2):
+                if x == share:
+                    own[a, b] = other[a, b] = 0.0
+        return own, other
 
-        return self.once(f"least bounds on {model} with {share}", made)
-
-    def _pairs(
-        self, model: int, a: Ints, b: Ints, there: Ints, back: Ints, held: int = 0
-    ) -> Template:
-        """Return those of these pairs that may share: workloads, caps and their mirrors, (n,)."""
-        keep = ~np.isnan(self._slowdown[model, there, a, b] + self._slowdown[model, back, b, a])
-        if not held:
-            tried = self._tried[model]
-            keep &= tried[there, a, b] | (tried.sum(axis=0)[a, b] < _MOST_TRIED)
-        a, b, there, back = a[keep], b[keep], there[keep], back[keep]
-
-        def both(table: Floats) -> Floats:
-            return np.stack([table[model, there, a, b], table[model, back, b, a]], axis=1)
-
-        caps = np.array(
-            [[share_code(x), share_code(y)] for x, y in self._table.caps], dtype=np.int64
-        )
-        share = caps[there]
-        twin = np.zeros(share.shape, dtype=bool)
-        if not held:
-            twin[:, 1] = (a == b) & (share[:, 0] == share[:, 1])
-        return Template(
-            free=np.stack([a, b], axis=1)[:, held:],
-            twin=twin,
-            share=share,
-            slowdown=both(self._slowdown),
-            upper=both(self._upper),
-            tail=both(self._tail),
-            power_w=both(self._power_w)[:, 0],
-        )
-
-    def _sets(self, model: int, members: Ints, held: int) -> Template:
+    def _sets(self, model: int, members: Ints) -> Colocations:
         """Return those of these sets of workloads that may share, (n, size).
 
         Tail latencies with two others and the power together are unknown.
         """
         pair = members[:, :, None], members[:, None]
-        uncapped = self._table.caps_place[UNCAPPED]
+        uncapped = self._place[NO_CAP, NO_CAP]
         slowdown = set_slowdown(self._slowdown[model, uncapped][pair])
+        bounds = set_slowdown(self._upper[model, uncapped][pair], last=True)
+        return self._colocations(members, np.zeros_like(members), slowdown, bounds)
+
+    def _colocations(
+        self, members: Ints, share: Ints, slowdown: Floats, bounds: Floats
+    ) -> Colocations:
+        """Return the sets of known slowdowns; their tail latencies and power are unknown."""
         keep = ~np.isnan(slowdown).any(axis=1)
-        upper = np.maximum(slowdown, set_slowdown(self._upper[model, uncapped][pair], last=True))
-        upper = upper[keep]
-        twin = np.diff(members[keep], axis=1, prepend=-1) == 0
-        twin[:, : held + 1] = False
-        return Template(
-            free=members[keep][:, held:],
-            twin=twin,
-            share=np.zeros_like(members[keep]),
+        members, upper = members[keep], np.maximum(slowdown, bounds)[keep]
+        return Colocations(
+            workload=members,
+            share=share[keep],
             slowdown=slowdown[keep],
             upper=upper,
             tail=np.full(upper.shape, np.inf),
-            power_w=self._alone_w[members[keep]].sum(axis=1),
+            power_w=self._alone_w[members].sum(axis=1),
         )
 
     def _grown(self, model: int, held: Sequence[int], most: int) -> Iterator[Ints]:
@@ -398,7 +364,7 @@ class BeliefBook(Book):
 
         Every pair of the joining workloads may share, and they are in ascending order.
         """
-        known = ~np.isnan(self._slowdown[model, self._table.caps_place[UNCAPPED]])
+        known = ~np.isnan(self._slowdown[model, self._place[NO_CAP, NO_CAP]])
         known &= known.T
         members = np.array([held], dtype=np.int64)
         every = np.arange(len(self.workloads))
@@ -415,13 +381,13 @@ class BeliefBook(Book):
 
     def _of_caps(
         self, model: int, held: Sequence[int], shares: Sequence[int], most: int
-    ) -> Iterator[Template]:
-        """Yield the sets of three, four, ... up to ``most`` jobs, each with a cap, a template each.
+    ) -> Iterator[Colocations]:
+        """Yield the sets of three, four, ... up to ``most`` jobs, each with a cap.
 
         The ``held`` workloads have these shares. The caps of those that join leave the least of the
         GPU unused (``instances.shares.full_splits``).
         """
-        place, allowed = self._table.caps_place, caps_of(self.rules.shares)
+        place, allowed = self._place, caps_of(self.rules.shares)
         room = self.rules.share_sum - sum(shares)
         for size in range(max(3, len(held) + 1), most + 1):
 
@@ -432,14 +398,14 @@ class BeliefBook(Book):
                 caps = (*shares, *joining)
                 members = self._grown_capped(model, held, caps)
                 if len(members):
-                    yield self._capped(model, members, caps, len(held))
+                    yield self._capped(model, members, caps)
 
     def _grown_capped(self, model: int, held: Sequence[int], caps: Sequence[int]) -> Ints:
         """Return the workloads that may share at these caps with the ``held`` ones, (n, size).
 
         Those that join with equal caps are in ascending order. There are none if they are too many.
         """
-        known, place = ~np.isnan(self._slowdown[model]), self._table.caps_place
+        known, place = ~np.isnan(self._slowdown[model]), self._place
         members = np.array([held], dtype=np.int64)
         every = np.arange(len(self.workloads))
         for size in range(len(held), len(caps)):
@@ -455,33 +421,17 @@ class BeliefBook(Book):
             members = np.concatenate([members[row], joining[:, None]], axis=1)
         return members
 
-    def _capped(self, model: int, members: Ints, caps: Sequence[int], held: int) -> Template:
-        """Return these sets of workloads at these caps, (n, size), as far as they may share.
-
-        Tail latencies with two others and the power together are unknown.
-        """
-        size, place = len(caps), self._table.caps_place
-        at = np.array([[place.get((x, y), -1) for y in caps] for x in caps])
+    def _capped(self, model: int, members: Ints, caps: Sequence[int]) -> Colocations:
+        """Return these sets of workloads at these caps, (n, size), as far as they may share."""
+        at = np.array([[self._place.get((x, y), -1) for y in caps] for x in caps])
         pair = at, members[:, :, None], members[:, None]
-        alone = np.stack([self._alone[cap][members[:, k]] for k, cap in enumerate(caps)], axis=1)
+        alone = self.at_last[members, caps]
         slowdown = capped_set_slowdown(self._slowdown[model][pair], alone)
-        keep = ~np.isnan(slowdown).any(axis=1)
         bounds = capped_set_slowdown(self._upper[model][pair], alone, last=True)
-        upper = np.maximum(slowdown, bounds)[keep]
-        equal = np.array([k > 0 and caps[k] == caps[k - 1] for k in range(size)])
-        twin = (np.diff(members[keep], axis=1, prepend=-1) == 0) & equal
-        twin[:, : held + 1] = False
-        return Template(
-            free=members[keep][:, held:],
-            twin=twin,
-            share=np.broadcast_to(np.array(caps, dtype=np.int64), members[keep].shape),
-            slowdown=slowdown[keep],
-            upper=upper,
-            tail=np.full(upper.shape, np.inf),
-            power_w=self._alone_w[members[keep]].sum(axis=1),
-        )
+        share = np.broadcast_to(np.array(caps, dtype=np.int64), members.shape)
+        return self._colocations(members, share, slowdown, bounds)
 
-    def _behind(self, model: int, members: Ints, first: int, held: int) -> Template:
+    def _behind(self, model: int, members: Ints, first: int) -> Colocations:
         """Return the sets of these workloads, (n, size), in which all others run behind one.
 
         Parameters
@@ -492,8 +442,6 @@ class BeliefBook(Book):
             Workloads, each of which may share with the one that they run behind.
         first : int
             The position of that one.
-        held : int
-            The number of workloads that are already there.
         """
         assert self._behind_caps is not None
         ahead, back = self._behind_caps
@@ -508,13 +456,10 @@ class BeliefBook(Book):
             return found
 
         share = np.full(members.shape, BEST_EFFORT)
-        share[:, first] = 0
-        twin = np.diff(members, axis=1, prepend=-1) == 0
-        twin[:, : max(held, 1) + 1] = False  # No place is equal to that of the first.
+        share[:, first] = NO_CAP
         slowdown = together(self._slowdown)
-        return Template(
-            free=members[:, held:],
-            twin=twin,
+        return Colocations(
+            workload=members,
             share=share,
             slowdown=slowdown,
             upper=np.maximum(slowdown, together(self._upper)),
@@ -551,59 +496,12 @@ class BeliefBook(Book):
             if size > 2:
                 yield members
 
-    def _combinations(self, found: Template) -> Iterator[Combination]:
-        """Yield the rows of a template without residents as combinations."""
-        for free, share, slowdown, upper, tail, power_w in zip(
-            found.free.tolist(),
-            found.share.tolist(),
-            found.slowdown.tolist(),
-            found.upper.tolist(),
-            found.tail.tolist(),
-            found.power_w.tolist(),
-            strict=True,
-        ):
-            names = [self.workloads[k] for k in free]
-            members = tuple(zip(names, map(share_of, share), strict=True))
-            yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), power_w)
-
-    def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the workloads and caps of every pair that may start together, once each."""
-        caps, mirror = self._caps
-        a, b = np.triu_indices(len(self.workloads))
-        there = np.array(caps, dtype=np.int64).repeat(len(a))
-        back = np.array(mirror, dtype=np.int64).repeat(len(a))
-        a, b = np.tile(a, len(caps)), np.tile(b, len(caps))
-        once = (a != b) | (there <= back)
-        return a[once], b[once], there[once], back[once]
-
-    def _beside(self, member: Member) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the workloads and caps of every pair with a member, which comes first."""
-        name, share = member
-        there, back = self._caps_beside(share)
-        count = len(self.workloads)
-        other = np.tile(np.arange(count), len(there))
-        own = np.full(len(other), self._number[name])
-        return own, other, there.repeat(count), back.repeat(count)
-
-    def _caps_beside(self, share: AnyShare) -> tuple[Ints, Ints]:
+    def _caps_beside(self, share: int) -> tuple[Ints, Ints]:
         """Return the caps at which others may join a job with a share, and their mirrors."""
-        table, rules = self._table, self.rules
-        found = [
-            (k, table.caps_place[y, x])
-            for k, (x, y) in enumerate(table.caps)
-            if x == share
-            and (y is None or y in rules.shares)
-            and share_total((x, y)) <= rules.share_sum
-        ]
-        there, back = np.array(found, dtype=np.int64).reshape(-1, 2).T
-        return there, back
-
-
-def _at_last(state: State) -> Floats:
-    """Return the slowdown of each workload after its co-runner has ended, (caps, workloads)."""
-    return np.array(
-        [[slowdown_at_last(w, share) for w in state.workloads] for share, _ in state.predicted.caps]
-    )
+        own, other = self._caps.T
+        may = (own == share) & np.isin(other, self._starting)
+        there = np.flatnonzero(may & (percent(self._caps).sum(axis=1) <= self.rules.share_sum))
+        return there, self._mirror[there]
 
 
 def _powered(workloads: Sequence[Workload]) -> list[Workload]:
@@ -613,22 +511,14 @@ def _powered(workloads: Sequence[Workload]) -> list[Workload]:
     return [one if one.power_w is not None else one.replace(power_w=mean) for one in workloads]
 
 
-def _first_of(shares: Sequence[AnyShare]) -> int | None:
+def _first_of(shares: Sequence[int]) -> int | None:
     """Return the position of the job that all others run behind, or None."""
-    first = [k for k, share in enumerate(shares) if share != IDLE]
-    return first[0] if len(first) == 1 and shares[first[0]] is None else None
+    first = [k for k, share in enumerate(shares) if share != BEST_EFFORT]
+    return first[0] if len(first) == 1 and shares[first[0]] == NO_CAP else None
 
 
-def _usable_caps(state: State) -> tuple[list[int], list[int]]:
-    """Return the caps at which two jobs may start together, and the mirror of each."""
-    table, rules = state.predicted, state.machines.rules
-    allowed = {None, *rules.shares}
-    caps = [
-        k
-        for k, (x, y) in enumerate(table.caps)
-        if x in allowed and y in allowed and share_total((x, y)) <= rules.share_sum
-    ]
-    return caps, [table.caps_place[table.caps[k][1], table.caps[k][0]] for k in caps]
+def _all_capped(shares: Iterable[int]) -> bool:
+    return {NO_CAP, BEST_EFFORT}.isdisjoint(shares)
 
 
 def curse_margin(state: State) -> float:

@@ -14,7 +14,7 @@ from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.values import JobValues
-from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
@@ -139,7 +139,7 @@ class Dovetail:
     stop_margin: float = 10.0
     stops_apart_s: float = 0.0
     _patience: Patience = field(init=False)
-    _book: BeliefBook | None = field(default=None, init=False)
+    _book: BelievedSlowdowns | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
@@ -241,7 +241,7 @@ class Dovetail:
         """Return the first jobs of the queue that some GPUs have room for, and their hosts."""
         book = self._book
         if book is None or not book.is_of(draft.state):
-            book = self._book = BeliefBook(draft.state)
+            book = self._book = BelievedSlowdowns(draft.state)
         size = self.window + draft.idle_total
         all_alone = not book.speeds_up and self._all_alone(draft, jobs, lent_s)
         hosts = [] if all_alone else joinable(draft, lent_s, book.most)

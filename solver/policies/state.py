@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import WALL, Clock
-from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, slowdown_at_last, tail_bounds
+from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.sets import slowdown_at
+from dovetail.instances.slowdowns.shares import share_code
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 
 LEAST_REMAINING_S = 1.0
@@ -238,7 +239,7 @@ class State:
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
         self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
         self._tails: tuple[SlowdownTable, int, NDArray[np.float64]] | None = None
-        self._sets: tuple[SlowdownTable, SlowdownIndex] | None = None
+        self._sets: tuple[SlowdownTable, KnownSets] | None = None
 
     @property
     def reserved_gpus(self) -> frozenset[int]:
@@ -263,10 +264,10 @@ class State:
         return known[2]
 
     @property
-    def sets(self) -> SlowdownIndex:
+    def sets(self) -> KnownSets:
         """The entries of three or more jobs in ``predicted``."""
         if self._sets is None or self._sets[0] is not self.predicted:
-            self._sets = self.predicted, SlowdownIndex.of_sets(self.instance, self.predicted)
+            self._sets = self.predicted, KnownSets(self.predicted.sets, self.instance.workloads)
         return self._sets[1]
 
     def sharer(self, job: Job, share: AnyShare, mode: int) -> Sharer:
@@ -296,7 +297,7 @@ class State:
         pairs = np.array([[self._tail(model, one, other) for other in sharers] for one in sharers])
         if len(sharers) == 2:
             return [float(pairs[0, 1]), float(pairs[1, 0])]
-        members = [(self.names[one.workload], one.share) for one in sharers]
+        members = [(one.workload, share_code(one.share)) for one in sharers]
         on = self.machines.models[model]
         if self.sets.settles(on, members):
             given = self.sets.find(on, members)

@@ -16,8 +16,8 @@ from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.slowdowns.shares import share_of
-from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.instances.slowdowns.shares import share_code, share_of
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work, waiting_work
 from dovetail.solver.policies.state import Job, State
@@ -45,7 +45,7 @@ class StateRound:
         The waiting jobs that take part.
     hosts : sequence of Host
         The running jobs that others may join, no two with the same GPU.
-    book : BeliefBook
+    book : BelievedSlowdowns
         The estimates for jobs that share a GPU.
     lent_s : mapping of int to float
         The reserved GPUs, and the pool's time until which each is lent.
@@ -56,7 +56,7 @@ class StateRound:
         draft: Draft,
         jobs: Sequence[Job],
         hosts: Sequence[Host],
-        book: BeliefBook,
+        book: BelievedSlowdowns,
         lent_s: Mapping[int, float],
     ) -> None:
         state = draft.state
@@ -131,7 +131,9 @@ def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]
     ]
 
 
-def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: BeliefBook) -> Bools:
+def may_join(
+    state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: BelievedSlowdowns
+) -> Bools:
     """Return which waiting jobs (columns) may join which running ones (rows), by cheap tests.
 
     The tests are memory, gSLAs and whether their slowdowns are known; False means that a rule is
@@ -174,7 +176,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
 
 
-def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[float, float]:
+def outside(draft: Draft, hosts: Sequence[Host], book: BelievedSlowdowns) -> tuple[float, float]:
     """Return the throughput and power (W) of running jobs that are not among these hosts.
 
     These are ``JobValues.outside`` of the objective ``energy``: weight x workers x rate, and the
@@ -191,11 +193,11 @@ def outside(draft: Draft, hosts: Sequence[Host], book: BeliefBook) -> tuple[floa
             rate = state.speed[machines.model[gpus[0]]][job.workload] if started else job.rate
             gain += job.weight * job.workers * rate
     for gpu in busy.difference(*(host.gpus for host in hosts)):
-        members = [(state.names[job.workload], job.share_on(gpu)) for job in draft.residents(gpu)]
+        members = [(job.workload, share_code(job.share_on(gpu))) for job in draft.residents(gpu)]
         model = machines.models[machines.model[gpu]]
         together = book.find(model, members) if len(members) > 1 else None
         alone = [book.powered[job.workload].power_w or 0.0 for job in draft.residents(gpu)]
-        power_w += (together and together.power_w) or math.fsum(alone)
+        power_w += together.power_w if together else math.fsum(alone)
     return gain, power_w
 
 

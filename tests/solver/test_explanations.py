@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.budget import Budget, WallClock
-from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.slowdowns import InstanceSlowdowns
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
@@ -769,13 +769,13 @@ def test_changed_rounds_are_solved_without_reading_the_slowdowns_again(monkeypat
     instance = generate(30, seed=1, running=0.3)
     plan = solve(instance).plan
     made = []
-    init = SlowdownIndex.__init__
+    init = InstanceSlowdowns.__init__
 
     def counted(self, *arguments):
         made.append(self)
         init(self, *arguments)
 
-    monkeypatch.setattr(SlowdownIndex, "__init__", counted)
+    monkeypatch.setattr(InstanceSlowdowns, "__init__", counted)
     for waiting in plan.waiting[:3]:
         made.clear()
         story = explain(instance, plan, waiting.job)

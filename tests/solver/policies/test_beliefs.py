@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from dovetail.formulations.entries import SlowdownIndex
+from dovetail.formulations.slowdowns import InstanceSlowdowns
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
-from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.state import Job, Sharer, State
 from tests.executor.simulation.worlds import world
+from tests.formulations.members import find
 
 NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
 
@@ -32,7 +33,7 @@ def _state(measured):
 
 def _bound(state, newcomer, other):
     (model,) = state.machines.models
-    found = BeliefBook(state).find(model, [(newcomer, None), (other, None)])
+    found = find(BelievedSlowdowns(state), model, [(newcomer, None), (other, None)])
     return [round(found.slowdown[0], 9), round(found.upper[0], 9)]
 
 
@@ -61,9 +62,9 @@ def test_bounds_hold_alone_at_a_cap_once_the_co_runner_has_ended(seen):
     where = Instance.from_data(data)
     state = State(where, SlowdownTable.of(where), seen=seen)
     (model,) = state.machines.models
-    found = BeliefBook(state).find(model, [("a", 50), ("b", 50)])
+    found = find(BelievedSlowdowns(state), model, [("a", 50), ("b", 50)])
     assert found.bounds([False, False])[0] == found.bounds([True, True])[0] == 1.25
-    joined, joining = BeliefBook(state).least_bounds(model, 50)
+    joined, joining = BelievedSlowdowns(state).least_bounds(model, 50)
     assert joined[0, 1] == joining[1, 0] == 1.25
 
 
@@ -76,13 +77,15 @@ def test_bounds_of_a_given_set_are_at_least_those_of_the_pairs_that_are_left():
     where = Instance.from_data(data)
     state, members = State(where, SlowdownTable.of(where)), [(name, None) for name in "abc"]
     (model,) = state.machines.models
-    book = BeliefBook(state)
-    given, pair = book.find(model, members), book.find(model, members[:2])
+    book = BelievedSlowdowns(state)
+    given, pair = find(book, model, members), find(book, model, members[:2])
     assert given.bounds([False] * 3) == (*pair.bounds([False] * 2), 1.5)
-    assert given.bounds([True] * 3) == SlowdownIndex(where).find(model, members).bounds([True] * 3)
+    assert given.bounds([True] * 3) == find(InstanceSlowdowns(where), model, members).bounds(
+        [True] * 3
+    )
     assert given.bounds([True] * 3) == (2.1, 2.2, 1.5)
-    (known,) = (each for each in book.known(model) if len(each.members) == 3)
-    assert (known.upper, known.p99) == (given.upper, given.p99)
+    (known,) = (each for each in book.joins(model, ()) if each.workload.shape[1] == 3)
+    assert known.figures(0) == given
     sharers = [Sharer(number, limit=2.15) for number in range(3)]
     assert not state.tails_kept(0, sharers)
     assert state.tails_kept(0, [one._replace(limit=2.2) for one in sharers])
@@ -136,12 +139,12 @@ def test_a_pair_that_was_measured_at_a_split_tries_a_better_one_by_a_margin(pred
 def test_what_was_measured_corrects_the_predictions_at_other_caps():
     # a was slowed 1.5 times, not 1.2: its slowdown and its bound are that much larger elsewhere.
     state = _splits({(50, 50): (1.2, 1.1), (30, 70): (1.2, 1.1)}, {(50, 50): (1.5, 1.1)})
-    found = BeliefBook(state).find("V100", [("a", 30), ("b", 70)])
+    found = find(BelievedSlowdowns(state), "V100", [("a", 30), ("b", 70)])
     assert found.slowdown == pytest.approx((1.5 * 1.05, 1.1 * 1.05))
     # Its predicted excess, half more, is 0.3: an error of 1.25 widens that.
     assert found.upper[0] >= 1.3 * 1.25
     # Without caps it is another matter, of which pairs with caps tell nothing.
-    uncapped = BeliefBook(state).find("V100", [("a", None), ("b", None)])
+    uncapped = find(BelievedSlowdowns(state), "V100", [("a", None), ("b", None)])
     assert uncapped.slowdown == pytest.approx((3.0 * 1.05, 3.0 * 1.05))
 
 

@@ -13,9 +13,10 @@ from dovetail.instances.slowdowns.sets import set_slowdown
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import beliefs, policy_named
-from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.state import State
 from tests.executor.simulation.worlds import finishes, run, trace, world
+from tests.formulations.members import coded, find
 
 NAMES = ("a", "b", "c", "d")
 PAIRS = [
@@ -29,17 +30,25 @@ PAIRS = [
 
 def _book(**cluster):
     where = world(gpus=1, slowdowns=PAIRS, workloads=NAMES, **cluster)
-    return BeliefBook(State(where, SlowdownTable.of(where)))
+    return BelievedSlowdowns(State(where, SlowdownTable.of(where)))
 
 
-def _members(template, held):
-    return {(*held, *(NAMES[k] for k in free)) for free in template.free.tolist()}
+def _joins(book, held):
+    return book.joins("V100", coded(book, held))
+
+
+def _figures(book):
+    return [each.figures(k) for each in _joins(book, ()) for k in range(len(each))]
+
+
+def _members(template):
+    return {tuple(NAMES[k] for k in row) for row in template.workload.tolist()}
 
 
 def test_sets_are_those_whose_pairs_may_share():
     known = {frozenset((a, b)) for a, b, _, _ in PAIRS}
     for held in ((), ("b",), ("c", "a")):
-        templates = _book(max_jobs_per_gpu=4).templates("V100", tuple((n, None) for n in held))
+        templates = _joins(_book(max_jobs_per_gpu=4), tuple((n, None) for n in held))
         by_size = {template.share.shape[1]: template for template in templates}
         assert sorted(by_size) == [size for size in (2, 3, 4) if size > len(held)]
         for size, template in by_size.items():
@@ -52,21 +61,22 @@ def test_sets_are_those_whose_pairs_may_share():
                     for y in (*held, *free)[k + 1 :]
                 )
             }
-            assert _members(template, held) == wanted
-            for free, twin in zip(template.free.tolist(), template.twin.tolist(), strict=True):
-                alike = [x == y for x, y in pairwise(free)]
+            assert _members(template) == wanted
+            twins = template.twins(len(held)).tolist()
+            for row, twin in zip(template.workload.tolist(), twins, strict=True):
+                alike = [x == y for x, y in pairwise(row[len(held) :])]
                 assert twin == [False] * len(held) + [False, *alike]
 
 
 def test_a_set_is_as_slow_as_its_pairs_predict():
     book = _book(max_jobs_per_gpu=3)
     pairs = [[1.0, 1.1, 1.15], [1.2, 1.0, 1.2], [1.05, 1.1, 1.0]]
-    found = book.find("V100", [("a", None), ("b", None), ("c", None)])
+    found = find(book, "V100", [("a", None), ("b", None), ("c", None)])
     assert found.slowdown == pytest.approx(set_slowdown(pairs))
-    assert found in book.known("V100")
-    assert book.find("V100", [("a", None), ("b", None), ("d", None)]) is None
-    assert book.find("V100", [("a", 30), ("b", 30), ("c", 30)]) is None
-    assert _book(max_jobs_per_gpu=2).find("V100", [(name, None) for name in "abc"]) is None
+    assert found in _figures(book)
+    assert find(book, "V100", [("a", None), ("b", None), ("d", None)]) is None
+    assert find(book, "V100", [("a", 30), ("b", 30), ("c", 30)]) is None
+    assert find(_book(max_jobs_per_gpu=2), "V100", [(name, None) for name in "abc"]) is None
 
 
 COSTLY, CHEAP = {25: (5.0, 2.2), 50: (8.0, 1.5)}, {25: (10.0, 1.1), 50: (10.0, 1.1)}
@@ -86,7 +96,7 @@ def _capped_book(most=4, sets=False, at=COSTLY):
         if a != b or x <= y
     ]
     where = Instance.from_data(data)
-    return BeliefBook(State(where, SlowdownTable.of(where), capped_sets=sets))
+    return BelievedSlowdowns(State(where, SlowdownTable.of(where), capped_sets=sets))
 
 
 def test_sets_under_caps_fill_the_gpu_and_count_what_a_cap_costs_once():
@@ -94,7 +104,7 @@ def test_sets_under_caps_fill_the_gpu_and_count_what_a_cap_costs_once():
     splits = {
         size: {
             tuple(row)
-            for t in book.templates("V100", ())
+            for t in _joins(book, ())
             for row in t.share.tolist()
             if len(row) == size and all(row)
         }
@@ -102,17 +112,17 @@ def test_sets_under_caps_fill_the_gpu_and_count_what_a_cap_costs_once():
     }
     assert splits == {3: {(25, 25, 50)}, 4: {(25, 25, 25, 25)}}
     # At 25 % a job takes twice as long alone, at 50 % 1.25 times.
-    found = book.find("V100", [("a", 25), ("b", 25), ("c", 50)])
+    found = find(book, "V100", [("a", 25), ("b", 25), ("c", 50)])
     ratios = [[1.0, 1.1, 1.1], [1.1, 1.0, 1.1], [1.2, 1.2, 1.0]]
     expected = [
         cost * one for cost, one in zip((2.0, 2.0, 1.25), set_slowdown(ratios), strict=True)
     ]
     assert found.slowdown == pytest.approx(expected)
-    assert found in book.known("V100")
+    assert found in _figures(book)
     # c at 50 % has room for two more at 25 %, and for no three at once that were never estimated.
-    joining = book.templates("V100", (("c", 50),))
+    joining = _joins(book, (("c", 50),))
     assert [tuple(map(int, t.share[0])) for t in joining if t.share.shape[1] > 2] == [(50, 25, 25)]
-    assert book.find("V100", [("a", 25), ("b", 30), ("c", 30)]) is None
+    assert find(book, "V100", [("a", 25), ("b", 30), ("c", 30)]) is None
 
 
 def test_three_jobs_under_caps_start_together():
@@ -127,19 +137,19 @@ def test_three_jobs_under_caps_start_together():
 
 def test_where_caps_are_needed_no_set_forms_without():
     free, bound = (_capped_book(sets=sets) for sets in (False, True))
-    assert bound.find("V100", [(name, None) for name in "abc"]) is None
-    assert bound.find("V100", [("a", 25), ("b", 25), ("c", 50)])
-    rows = [t for t in bound.templates("V100", ()) if t.share.shape[1] > 2]
+    assert find(bound, "V100", [(name, None) for name in "abc"]) is None
+    assert find(bound, "V100", [("a", 25), ("b", 25), ("c", 50)])
+    rows = [t for t in _joins(bound, ()) if t.share.shape[1] > 2]
     assert all(t.share.all() for t in rows)
-    assert len(rows) == len([t for t in free.templates("V100", ()) if t.share.shape[1] > 2])
+    assert len(rows) == len([t for t in _joins(free, ()) if t.share.shape[1] > 2])
 
 
 def test_where_there_are_too_many_sets_there_are_smaller_ones(monkeypatch):
     monkeypatch.setattr(beliefs, "_MOST_SETS", 3)
-    sizes = [t.share.shape[1] for t in _book(max_jobs_per_gpu=4).templates("V100", ())]
+    sizes = [t.share.shape[1] for t in _joins(_book(max_jobs_per_gpu=4), ())]
     assert sizes == [2]
     held = (("a", None), ("b", None))
-    sizes = [t.share.shape[1] for t in _book(max_jobs_per_gpu=4).templates("V100", held)]
+    sizes = [t.share.shape[1] for t in _joins(_book(max_jobs_per_gpu=4), held)]
     assert sizes == [3, 4]
 
 
@@ -176,18 +186,18 @@ def _with_service(jobs):
 
 def test_sets_behind_a_job_are_those_whose_pairs_may_share():
     where = _behind_world(b=(1.5, 1.08), c=(2.0, 1.02))
-    book = BeliefBook(State(where, SlowdownTable.of(where)))
+    book = BelievedSlowdowns(State(where, SlowdownTable.of(where)))
     for held in ((), (("a", None),), (("a", None), ("c", IDLE)), (("c", IDLE), ("a", None))):
         found = {}
-        for template in book.templates("V100", held):
-            for free, share, slowdown, tail in zip(
-                template.free.tolist(),
+        for template in _joins(book, held):
+            for row, share, slowdown, tail in zip(
+                template.workload.tolist(),
                 template.share.tolist(),
                 template.slowdown.tolist(),
                 template.tail.tolist(),
                 strict=True,
             ):
-                names = [*(name for name, _ in held), *(NAMES[k] for k in free)]
+                names = [NAMES[k] for k in row]
                 found[tuple(sorted(names))] = names, share, slowdown, tail
         held_names = [name for name, _ in held]
         wanted = [
@@ -204,7 +214,7 @@ def test_sets_behind_a_job_are_those_whose_pairs_may_share():
             assert slowdown == [1.05 if name == "a" else behind * alone[name] for name in names]
             assert tail[names.index("a")] == (1.08 if "b" in names else 1.02)
             members = list(zip(names, (None if s == 0 else IDLE for s in share), strict=True))
-            assert book.find("V100", members).slowdown == tuple(slowdown)
+            assert find(book, "V100", members).slowdown == tuple(slowdown)
 
 
 def test_several_run_behind_a_service_until_they_end():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dovetail.formulations.entries import SlowdownIndex
 from dovetail.formulations.rounds import Round
+from dovetail.formulations.slowdowns import InstanceSlowdowns
 from tests.data import small
+from tests.formulations.members import coded, find
 
 
 def book(*entries):
-    return SlowdownIndex(small(slowdowns=list(entries), shares=[30, 60, 70, 100]))
+    return InstanceSlowdowns(small(slowdowns=list(entries), shares=[30, 60, 70, 100]))
+
+
+def slowdowns(known, model):
+    return list(map(tuple, known.pairs(model).rows.slowdown.tolist()))
 
 
 def test_an_entry_for_the_model_wins():
@@ -17,10 +22,10 @@ def test_an_entry_for_the_model_wins():
         {"pair": ["b", "a"], "slowdown": [1.6, 1.5], "gpu_model": "V100"},
     )
     pair = [("a", None), ("b", None)]
-    assert known.find("V100", pair).slowdown == (1.5, 1.6)
-    assert known.find("K80", pair).slowdown == (1.1, 1.2)
-    assert [c.slowdown for c in known.known("V100")] == [(1.6, 1.5)]
-    assert [c.slowdown for c in known.known("K80")] == [(1.1, 1.2)]
+    assert find(known, "V100", pair).slowdown == (1.5, 1.6)
+    assert find(known, "K80", pair).slowdown == (1.1, 1.2)
+    assert slowdowns(known, "V100") == [(1.5, 1.6)]
+    assert slowdowns(known, "K80") == [(1.1, 1.2)]
 
 
 def test_null_for_the_model_wins_over_a_number_for_all():
@@ -28,9 +33,9 @@ def test_null_for_the_model_wins_over_a_number_for_all():
         {"pair": ["a", "b"], "slowdown": [1.1, 1.2]},
         {"pair": ["a", "b"], "slowdown": None, "gpu_model": "V100"},
     )
-    assert known.find("V100", [("a", None), ("b", None)]) is None
-    assert list(known.known("V100")) == []
-    assert len(list(known.known("K80"))) == 1
+    assert find(known, "V100", [("a", None), ("b", None)]) is None
+    assert slowdowns(known, "V100") == []
+    assert len(slowdowns(known, "K80")) == 1
 
 
 def test_a_number_for_the_model_wins_over_null_for_all():
@@ -38,32 +43,32 @@ def test_a_number_for_the_model_wins_over_null_for_all():
         {"pair": ["a", "b"], "slowdown": None},
         {"pair": ["a", "b"], "slowdown": [1.1, 1.2], "gpu_model": "V100"},
     )
-    assert known.find("V100", [("b", None), ("a", None)]).slowdown == (1.2, 1.1)
-    assert known.find("K80", [("a", None), ("b", None)]) is None
+    assert find(known, "V100", [("b", None), ("a", None)]).slowdown == (1.2, 1.1)
+    assert find(known, "K80", [("a", None), ("b", None)]) is None
 
 
 def test_a_pair_holds_mirrored_with_all_its_figures():
     entry = {"pair": ["a", "b"], "share": [60, 30], "slowdown": [1.1, 1.2], "power_w": 250}
     known = book({**entry, "upper": [1.3, 1.4], "p99": [1.5, 1.6]})
-    found = known.find("V100", [("b", 30), ("a", 60)])
+    found = find(known, "V100", [("b", 30), ("a", 60)])
     assert found.slowdown == (1.2, 1.1)
     assert found.upper == (1.4, 1.3)
-    assert found.p99 == (1.6, 1.5)
+    assert found.tail == (1.6, 1.5)
     assert found.power_w == 250
-    assert known.find("V100", [("b", 60), ("a", 30)]) is None
+    assert find(known, "V100", [("b", 60), ("a", 30)]) is None
 
 
 def test_one_workload_at_two_shares():
     known = book({"pair": ["a", "a"], "share": [30, 70], "slowdown": [2.0, 1.2]})
-    assert known.find("V100", [("a", 70), ("a", 30)]).slowdown == (1.2, 2.0)
-    assert known.find("V100", [("a", 30), ("a", 70)]).slowdown == (2.0, 1.2)
-    assert known.find("V100", [("a", 30), ("a", 30)]) is None
+    assert find(known, "V100", [("a", 70), ("a", 30)]).slowdown == (1.2, 2.0)
+    assert find(known, "V100", [("a", 30), ("a", 70)]).slowdown == (2.0, 1.2)
+    assert find(known, "V100", [("a", 30), ("a", 30)]) is None
 
 
 def test_no_cap_is_not_a_cap_of_100():
     known = book({"pair": ["a", "b"], "share": [100, None], "slowdown": [1.1, 1.2]})
-    assert known.find("V100", [("a", 100), ("b", None)]) is not None
-    assert known.find("V100", [("a", None), ("b", None)]) is None
+    assert find(known, "V100", [("a", 100), ("b", None)]) is not None
+    assert find(known, "V100", [("a", None), ("b", None)]) is None
 
 
 def test_a_set_is_not_made_of_its_pairs():
@@ -71,26 +76,26 @@ def test_a_set_is_not_made_of_its_pairs():
         {"pair": ["a", "b"], "slowdown": [1.1, 1.1]},
         {"set": ["a", "b", "a"], "slowdown": [1.5, 1.7, 1.5]},
     )
-    found = known.find("V100", [("b", None), ("a", None), ("a", None)])
+    found = find(known, "V100", [("b", None), ("a", None), ("a", None)])
     assert found.slowdown == (1.7, 1.5, 1.5)
-    assert known.find("V100", [("a", None), ("b", None), ("b", None)]) is None
+    assert find(known, "V100", [("a", None), ("b", None), ("b", None)]) is None
 
 
 def test_gslas_are_checked_against_p99_then_upper_then_slowdown():
     plain = {"pair": ["a", "b"], "slowdown": [1.1, 1.2]}
     latency = [True, False]
     pair = [("a", None), ("b", None)]
-    assert book(plain).find("V100", pair).bounds(latency) == (1.1, 1.2)
+    assert find(book(plain), "V100", pair).bounds(latency) == (1.1, 1.2)
     upper = {**plain, "upper": [1.3, 1.4]}
-    assert book(upper).find("V100", pair).bounds(latency) == (1.3, 1.4)
+    assert find(book(upper), "V100", pair).bounds(latency) == (1.3, 1.4)
     p99 = {**upper, "p99": [1.2, 9.0]}  # even where it is below the upper bound
-    assert book(p99).find("V100", pair).bounds(latency) == (1.2, 1.4)
+    assert find(book(p99), "V100", pair).bounds(latency) == (1.2, 1.4)
 
 
 def test_a_sub_batch_stretches_everything_but_power():
     entry = {"pair": ["a", "b"], "slowdown": [1.0, 1.5], "power_w": 250, "upper": [2.0, 2.0]}
-    found = book(entry).find("V100", [("a", None), ("b", None)]).stretched([1.5, 2.0])
-    assert (found.slowdown, found.upper, found.p99) == ((1.5, 3.0), (3.0, 4.0), None)
+    found = find(book(entry), "V100", [("a", None), ("b", None)]).times([1.5, 2.0])
+    assert (found.slowdown, found.upper, found.tail) == ((1.5, 3.0), (3.0, 4.0), (3.0, 4.0))
     assert found.power_w == 250
 
 
@@ -108,20 +113,20 @@ def test_bounds_hold_once_the_others_have_ended():
         max_jobs_per_gpu=3,
     )
     capped = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
-    known = SlowdownIndex(instance.replace(workloads={**instance.workloads, "a": capped}))
+    known = InstanceSlowdowns(instance.replace(workloads={**instance.workloads, "a": capped}))
     members = [("a", 30), ("b", 30), ("c", None)]
-    found = known.find("V100", members)
+    found = find(known, "V100", members)
     assert found.slowdown == (1.1, 1.1, 1.1)
     assert found.bounds([False] * 3) == (2, 1.2, 3)
     assert found.bounds([True] * 3) == (2, 1.5, 3)
-    assert known.find("K80", members).bounds([False] * 3) == (1.4, 1.2, 1.1)
-    assert known.at_first("V100", members).bounds([False] * 3) == (1.1, 1.1, 1.1)
-    assert known.find("V100", members[1::-1]).bounds([True] * 2) == (1.5, 1.4)
+    assert find(known, "K80", members).bounds([False] * 3) == (1.4, 1.2, 1.1)
+    assert known.at_first("V100", coded(known, members)).bounds([False] * 3) == (1.1, 1.1, 1.1)
+    assert find(known, "V100", members[1::-1]).bounds([True] * 2) == (1.5, 1.4)
 
 
 def test_a_small_set_is_found_in_large_ones_of_equal_jobs():
     """What is known of four counts among thirty, which have 27,405 parts of four."""
-    known = SlowdownIndex(
+    known = InstanceSlowdowns(
         small(
             slowdowns=[
                 {"set": ["a"] * 30, "slowdown": [1.1] * 30},
@@ -131,12 +136,12 @@ def test_a_small_set_is_found_in_large_ones_of_equal_jobs():
             max_jobs_per_gpu=30,
         )
     )
-    assert known.find("V100", [("a", None)] * 30).bounds([False] * 30) == (1.4,) * 30
+    assert find(known, "V100", [("a", None)] * 30).bounds([False] * 30) == (1.4,) * 30
 
 
 def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
     instance = small(shares=[30])
-    known = SlowdownIndex(instance)
+    known = InstanceSlowdowns(instance)
     assert known.of(instance.replace(name="again")) is not None
     slower = instance.workloads["a"].replace(throughput={100: 14.0, 30: 10.0})
     assert known.of(instance.replace(workloads={**instance.workloads, "a": slower})) is None
@@ -145,11 +150,11 @@ def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
 def test_a_book_serves_rounds_on_other_nodes_and_needs():
     instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
     first = Round.of(instance)
-    templates = first.entries.templates("V100", ())
+    joins = first.entries.joins("V100", ())
     node = instance.cluster.nodes[0].replace(id="more")
     cluster = instance.cluster.replace(nodes=(*instance.cluster.nodes, node))
     larger = Round.of(instance.altered(cluster=cluster), first.entries)
-    assert larger.entries.templates("V100", ()) is templates
+    assert larger.entries.joins("V100", ()) is joins
     assert len(larger.machines) > len(first.machines)
     assert first.entries.of(instance) is first.entries
 
@@ -158,7 +163,7 @@ def test_a_book_does_not_serve_other_rules():
     instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
     for change in ({"share_sum": 150}, {"max_jobs_per_gpu": 3}, {"shares": (30,)}):
         other = instance.altered(cluster=instance.cluster.replace(**change))
-        assert SlowdownIndex(instance).of(other) is None
+        assert InstanceSlowdowns(instance).of(other) is None
     nodes = [
         node.replace(gpu=node.gpu and node.gpu.replace(max_jobs=1))
         if node.gpu
@@ -166,4 +171,4 @@ def test_a_book_does_not_serve_other_rules():
         for node in instance.cluster.nodes
     ]
     other = instance.altered(cluster=instance.cluster.replace(nodes=tuple(nodes)))
-    assert SlowdownIndex(instance).of(other) is None
+    assert InstanceSlowdowns(instance).of(other) is None

@@ -1,0 +1,778 @@
+"""The known slowdowns of jobs that share a GPU, as arrays indexed by numbers of workloads.
+
+``KnownSlowdowns`` is what a round reads: the pairs on each GPU model (`KnownPairs`) and the sets of
+three and more (`KnownSets`). An instance's are read from its table; a policy derives its own from
+predictions and measurements (``solver.policies.beliefs``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import comb
+from operator import is_
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.rows import RowColumns
+from dovetail.formulations.rules import slowdown_at_last, tail_bounds
+from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code, share_of
+
+T = TypeVar("T")
+
+Member = tuple[int, int]
+"""The number of a workload, and the code of its share on the GPU (``instances.shares``)."""
+
+Members = tuple[Member, ...]
+
+ANY_SHARE: Final = -1
+"""The share of a job that may still get any share."""
+
+
+class Sharing(NamedTuple):
+    """The figures of jobs that share a GPU, in the order in which the jobs were named.
+
+    Attributes
+    ----------
+    slowdown, upper, tail : tuple of float
+        As in `Colocations`.
+    power_w : float
+        Power of the GPU, NaN if unknown.
+    """
+
+    slowdown: tuple[float, ...]
+    upper: tuple[float, ...]
+    tail: tuple[float, ...]
+    power_w: float
+
+    def bounds(self, latency: Sequence[bool]) -> tuple[float, ...]:
+        """Return the bound that each job's gSLA is checked against; ``latency`` by job."""
+        return tuple(
+            t if late else u for t, u, late in zip(self.tail, self.upper, latency, strict=True)
+        )
+
+    def times(self, factors: Sequence[float]) -> Sharing:
+        """Return the figures with every job's slowdown and bounds multiplied by its factor."""
+
+        def times(values: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(v * f for v, f in zip(values, factors, strict=True))
+
+        return Sharing(times(self.slowdown), times(self.upper), times(self.tail), self.power_w)
+
+    def permuted(self, order: Sequence[int]) -> Sharing:
+        """Return the figures of the jobs at these positions."""
+
+        def picked(values: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(values[k] for k in order)
+
+        return Sharing(picked(self.slowdown), picked(self.upper), picked(self.tail), self.power_w)
+
+
+@dataclass(frozen=True)
+class Colocations(RowColumns):
+    """Jobs that may share a GPU: rows of equally many workloads with shares and figures.
+
+    Attributes
+    ----------
+    workload : (n, size) int
+        The number of each workload.
+    share : (n, size) int
+        The code of its share.
+    slowdown : (n, size) float
+        Slowdown of each.
+    upper, tail : (n, size) float
+        The bounds that the gSLA of a job of priority ``batch`` or ``latency`` is checked against;
+        they hold until it ends (``rules``).
+    power_w : (n,) float
+        Power of the GPU, NaN where unknown.
+    """
+
+    workload: Ints
+    share: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+    power_w: Floats
+
+    @classmethod
+    def of(cls, members: Sequence[Sequence[Member]], figures: Sequence[Sharing]) -> Colocations:
+        """Return colocations (at least one) of these members, equally many in each."""
+        both = np.array(members, dtype=np.int64)
+        return cls(
+            both[:, :, 0],
+            both[:, :, 1],
+            np.array([each.slowdown for each in figures]),
+            np.array([each.upper for each in figures]),
+            np.array([each.tail for each in figures]),
+            np.array([each.power_w for each in figures], dtype=np.float64),
+        )
+
+    @classmethod
+    def none(cls, size: int) -> Colocations:
+        """Return no row of this size."""
+        return cls.unknown(size).take(slice(0, 0))
+
+    @classmethod
+    def unknown(cls, size: int) -> Colocations:
+        """Return one row without figures."""
+        nothing, figures = np.zeros((1, size), dtype=np.int64), np.full((1, size), np.nan)
+        return cls(nothing, nothing, figures, figures, figures, np.array([np.nan]))
+
+    def __len__(self) -> int:
+        return len(self.workload)
+
+    def figures(self, row: int) -> Sharing:
+        """Return the figures of one row."""
+        return Sharing(
+            tuple(self.slowdown[row].tolist()),
+            tuple(self.upper[row].tolist()),
+            tuple(self.tail[row].tolist()),
+            float(self.power_w[row]),
+        )
+
+    def ordered(self, order: Ints) -> Colocations:
+        """Return the rows with their jobs in another order, positions (n, size)."""
+        rows = np.arange(len(order))[:, None]
+        return Colocations(
+            self.workload[rows, order],
+            self.share[rows, order],
+            self.slowdown[rows, order],
+            self.upper[rows, order],
+            self.tail[rows, order],
+            self.power_w,
+        )
+
+    def twins(self, held: int) -> Bools:
+        """Return which places are interchangeable with the place before them, (n, size).
+
+        The first ``held`` places belong to running jobs and are interchangeable with none.
+        """
+        twin = np.zeros(self.workload.shape, dtype=bool)
+        for k in range(held + 1, twin.shape[1]):
+            alike = self.workload[:, k] == self.workload[:, k - 1]
+            twin[:, k] = alike & (self.share[:, k] == self.share[:, k - 1])
+        return twin
+
+
+@dataclass(frozen=True)
+class SplitTables:
+    """The known pairs as tables by workload, workload and split.
+
+    Attributes
+    ----------
+    shares : (s, 2) int
+        The shares of each split, as seen from the first workload.
+    slowdown, upper, tail : (workloads, workloads, s) float
+        Figures of the first workload with the second; NaN if the two may not share.
+    """
+
+    shares: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+
+    @property
+    def late(self) -> bool:
+        """Whether some tail bound differs from the bound of the slowdown."""
+        return not np.array_equal(self.upper, self.tail, equal_nan=True)
+
+
+class KnownPairs:
+    """The pairs that may share a GPU of one model.
+
+    Parameters
+    ----------
+    rows : Colocations
+        Each pair once, in any order.
+    workloads : int
+        The number of workloads.
+    fresh : (n,) bool, optional
+        The pairs that may start together on an idle GPU; all by default.
+    """
+
+    def __init__(self, rows: Colocations, workloads: int, fresh: Bools | None = None) -> None:
+        self.rows = rows
+        self.fresh = np.ones(len(rows), dtype=bool) if fresh is None else fresh
+        self._workloads = workloads
+        self._members = workloads * CODES
+        self._splits: dict[int, SplitTables] = {}
+
+    def find(self, one: Member, other: Member) -> Sharing | None:
+        """Return the figures of two workloads at their shares, or None if they may not share."""
+        keys, rows = self._directed
+        (a, x), (b, y) = one, other
+        key = (a * CODES + x) * self._members + b * CODES + y
+        at = int(np.searchsorted(keys, key))
+        if at == len(keys) or keys[at] != key:
+            return None
+        row, turned = divmod(int(rows[at]), 2)
+        found = self.rows.figures(row)
+        return found.permuted((1, 0)) if turned else found
+
+    def found(self, workload: Ints, share: Ints) -> Colocations:
+        """Return the rows of pairs (m, 2) that are known, with their jobs in this order."""
+        keys, rows = self._directed
+        member = workload * CODES + share
+        return self._turned(
+            rows[np.searchsorted(keys, member[:, 0] * self._members + member[:, 1])]
+        )
+
+    def beside(self, member: Member) -> Colocations:
+        """Return the pairs with a workload at a share, which comes first."""
+        workload, share = member
+        least = (workload * CODES + share) * self._members
+        return self._between(least, least + self._members)
+
+    def both(self, one: int, other: int) -> Colocations:
+        """Return the pairs of two workloads at any shares, with the first one first."""
+        least = one * CODES * self._members
+        found = self._between(least, least + CODES * self._members)
+        return found.take(found.workload[:, 1] == other)
+
+    def splits(self, share_sum: int) -> SplitTables:
+        """Return the pairs whose caps sum to at most ``share_sum`` percent as tables."""
+        if share_sum not in self._splits:
+            self._splits[share_sum] = self._tables(share_sum)
+        return self._splits[share_sum]
+
+    def _between(self, least: int, end: int) -> Colocations:
+        keys, rows = self._directed
+        first, last = np.searchsorted(keys, [least, end])
+        return self._turned(np.sort(rows[first:last]))
+
+    def _turned(self, directed: Ints) -> Colocations:
+        """Return rows by twice their number; odd if the second job is to come first."""
+        row, turned = np.divmod(directed, 2)
+        return self.rows.take(row).ordered(np.stack([turned, 1 - turned], axis=1))
+
+    @cached_property
+    def _directed(self) -> tuple[Ints, Ints]:
+        """The sorted key of each pair in both directions, and twice its row (plus 1 if turned)."""
+        member = self.rows.workload * CODES + self.rows.share
+        there = member[:, 0] * self._members + member[:, 1]
+        back = member[:, 1] * self._members + member[:, 0]
+        row = np.arange(len(there))
+        unlike = there != back
+        keys = np.concatenate([there, back[unlike]])
+        rows = np.concatenate([2 * row, 2 * row[unlike] + 1])
+        order = np.argsort(keys, kind="stable")
+        return keys[order], rows[order]
+
+    def _tables(self, share_sum: int) -> SplitTables:
+        rows = self.rows.take(percent(self.rows.share).sum(axis=1) <= share_sum)
+        own, other = rows.share.T
+        there, back = own * CODES + other, other * CODES + own
+        codes = np.unique(np.concatenate([there, back]))
+        (a, b), shape = rows.workload.T, (self._workloads, self._workloads, len(codes))
+        forward = a, b, np.searchsorted(codes, there)
+        backward = b, a, np.searchsorted(codes, back)
+
+        def table(values: Floats) -> Floats:
+            filled = np.full(shape, np.nan)
+            filled[forward], filled[backward] = values.T
+            return filled
+
+        shares = np.stack(np.divmod(codes, CODES), axis=1)
+        return SplitTables(shares, table(rows.slowdown), table(rows.upper), table(rows.tail))
+
+
+class _Given(NamedTuple):
+    """An entry of a set: its members, and its figures until the first ends; None = they may not."""
+
+    members: Members
+    figures: Sharing | None
+
+
+class _Set(NamedTuple):
+    """Jobs that may share a GPU, and their figures in this order."""
+
+    members: Members
+    figures: Sharing
+
+
+class KnownSets:
+    """The entries of three and more jobs on a GPU.
+
+    An entry for a GPU model takes precedence over one for all models, also if it says that the jobs
+    may not share.
+
+    Parameters
+    ----------
+    entries : sequence of SlowdownEntry
+        The entries.
+    workloads : mapping of str to Workload
+        The workloads.
+    pairs : callable, optional
+        Returns the known pairs on a model, by which bounds are raised; default: none.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[SlowdownEntry],
+        workloads: Mapping[str, Workload],
+        pairs: Callable[[str], KnownPairs] | None = None,
+    ) -> None:
+        number = {name: k for k, name in enumerate(workloads)}
+        self._workloads = tuple(workloads.values())
+        self._rank = {number[name]: k for k, name in enumerate(sorted(number))}
+        self._pairs = pairs
+        self._given: dict[tuple[str | None, Members], _Given] = {}
+        for entry in entries:
+            shares = map(share_code, entry.shares)
+            members = tuple(zip(map(number.__getitem__, entry.workloads), shares, strict=True))
+            self._given[entry.gpu_model, _sorted(members)] = _Given(members, _as_given(entry))
+        self._on: dict[str, Mapping[Members, _Set]] = {}
+        self._with: dict[str, Mapping[Member, Sequence[_Set]]] = {}
+        self._named: dict[str, Mapping[tuple[int, ...], Sequence[_Set]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def settles(self, model: str, members: Sequence[Member]) -> bool:
+        """Return whether an entry says if these members may share a GPU of the model."""
+        return self._entry(model, _sorted(members)) is not None
+
+    def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures that hold until the first member ends, or None if unknown."""
+        found = self._entry(model, _sorted(members))
+        return found and found.figures and _reordered(found.members, found.figures, members)
+
+    def find(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of the members on a GPU model, or None if they may not share."""
+        found = self.on(model).get(_sorted(members))
+        return found and _reordered(found.members, found.figures, members)
+
+    def on(self, model: str) -> Mapping[Members, _Set]:
+        """Return every set that may share a GPU of the model, by its sorted members."""
+        if model not in self._on:
+            self._on[model] = {
+                key: _Set(given.members, self._until_each_ends(model, key, given))
+                for (where, key), given in self._given.items()
+                if where in (None, model) and self._entry(model, key) is given and given.figures
+            }
+        return self._on[model]
+
+    def beside(self, model: str, held: Sequence[Member]) -> Sequence[Colocations]:
+        """Return the sets with these members and more, by size; the members come first."""
+        if not len(self):
+            return []
+        by_size: dict[int, list[tuple[list[Member], Sharing]]] = defaultdict(list)
+        for members, figures in self._having(model, held[0]) if held else self.on(model).values():
+            if len(members) > len(held) and not Counter(held) - Counter(members):
+                free = list((Counter(members) - Counter(held)).elements())
+                ordered = [*held, *sorted(free, key=self._by_name)]
+                by_size[len(members)].append((ordered, _reordered(members, figures, ordered)))
+        return [Colocations.of(*zip(*found, strict=True)) for _, found in sorted(by_size.items())]
+
+    def seats(self, model: str, workloads: Sequence[int]) -> Colocations:
+        """Return the sets of these workloads at any shares, each in every order of theirs."""
+        found: list[tuple[Members, Sharing]] = []
+        for members, figures in self._of_workloads(model).get(tuple(sorted(workloads)), ()):
+            found += [
+                (order, _reordered(members, figures, order))
+                for order in _orders(members, workloads)
+            ]
+        if not found:
+            return Colocations.none(len(workloads))
+        return Colocations.of(*zip(*found, strict=True))
+
+    def _of_workloads(self, model: str) -> Mapping[tuple[int, ...], Sequence[_Set]]:
+        if model not in self._named:
+            index: dict[tuple[int, ...], list[_Set]] = defaultdict(list)
+            for key, known in self.on(model).items():
+                index[tuple(workload for workload, _ in key)].append(known)
+            self._named[model] = index
+        return self._named[model]
+
+    def _by_name(self, member: Member) -> Member:
+        return self._rank[member[0]], member[1]
+
+    def _having(self, model: str, member: Member) -> Sequence[_Set]:
+        if model not in self._with:
+            index: dict[Member, list[_Set]] = defaultdict(list)
+            for known in self.on(model).values():
+                for each in set(known.members):
+                    index[each].append(known)
+            self._with[model] = index
+        return self._with[model].get(member, ())
+
+    def _entry(self, model: str, key: Members) -> _Given | None:
+        """Return the entry that applies to a model; one for the model comes first."""
+        return self._given.get((model, key)) or self._given.get((None, key))
+
+    def _until_each_ends(self, model: str, key: Members, given: _Given) -> Sharing:
+        """Return the figures of a set with bounds of all that may remain of it."""
+        assert given.figures is not None
+        last = [slowdown_at_last(self._workloads[k], share_of(code)) for k, code in key]
+        upper = dict(zip(key, last, strict=True))
+        tail = dict(upper)
+        for members, known in self._within(model, key, given):
+            for each, u, t in zip(members, known.upper, known.tail, strict=True):
+                upper[each], tail[each] = max(upper[each], u), max(tail[each], t)
+        return given.figures._replace(
+            upper=tuple(upper[each] for each in given.members),
+            tail=tuple(tail[each] for each in given.members),
+        )
+
+    def _within(self, model: str, key: Members, given: _Given) -> Iterator[_Set]:
+        """Yield a set, and what is known of two or more of its members on the model."""
+        assert given.figures is not None
+        yield _Set(given.members, given.figures)
+        if self._pairs is not None:
+            pairs = self._pairs(model)
+            for both in dict.fromkeys(combinations(key, 2)):
+                if (found := pairs.find(*both)) is not None:
+                    yield _Set(both, found)
+        for size, keys in self._sizes.items():
+            if size >= len(key):
+                continue
+            fewer: Iterable[Members] = keys
+            if comb(len(key), size) <= len(keys):
+                fewer = keys.intersection(combinations(key, size))
+            for each in fewer:
+                smaller = self._entry(model, each)
+                if smaller and smaller.figures and not Counter(each) - Counter(key):
+                    yield _Set(smaller.members, smaller.figures)
+
+    @cached_property
+    def _sizes(self) -> Mapping[int, set[Members]]:
+        """The sets by number of members, on any model."""
+        found: dict[int, set[Members]] = defaultdict(set)
+        for _, key in self._given:
+            found[len(key)].add(key)
+        return found
+
+
+def _sorted(members: Iterable[Member]) -> Members:
+    return tuple(sorted(members))
+
+
+def _orders(left: Members, workloads: Sequence[int]) -> Iterator[Members]:
+    """Yield the members in every order in which they have these workloads; equal ones once."""
+    if not workloads:
+        yield ()
+    for member in dict.fromkeys(left):
+        if workloads and member[0] == workloads[0]:
+            at = left.index(member)
+            for others in _orders(left[:at] + left[at + 1 :], workloads[1:]):
+                yield (member, *others)
+
+
+def _reordered(members: Members, figures: Sharing, wanted: Sequence[Member]) -> Sharing:
+    """Return figures of members in the order of ``wanted``."""
+    left = list(range(len(members)))
+    order = []
+    for member in wanted:
+        position = next(k for k in left if members[k] == member)
+        left.remove(position)
+        order.append(position)
+    return figures.permuted(order)
+
+
+def _as_given(entry: SlowdownEntry) -> Sharing | None:
+    if entry.slowdown is None:
+        return None
+    upper = entry.upper or entry.slowdown
+    power_w = np.nan if entry.power_w is None else entry.power_w
+    return Sharing(entry.slowdown, upper, entry.p99 or upper, power_w)
+
+
+class KnownSlowdowns:
+    """The known slowdowns of a round's workloads, and the rules that limit who may share.
+
+    Parameters
+    ----------
+    rules : Cluster
+        The available shares, and how many jobs a GPU may hold.
+    workloads : mapping of str to Workload
+        The workloads, numbered in this order.
+
+    Attributes
+    ----------
+    number : dict of str to int
+        The number of each workload.
+    limited : dict of str to int
+        Maximum number of jobs on a GPU of each model with a lower limit than the cluster's.
+    """
+
+    def __init__(self, rules: Cluster, workloads: Mapping[str, Workload]) -> None:
+        self.rules = rules
+        self.workloads = tuple(workloads)
+        self.number = {name: k for k, name in enumerate(self.workloads)}
+        most = rules.most_jobs().items()
+        self.limited = {model: jobs for model, jobs in most if jobs < rules.max_jobs_per_gpu}
+        self._starting = np.array([NO_CAP, *map(share_code, rules.shares)], dtype=np.int64)
+        self._alone = tuple(workloads.values())
+        self._joins: dict[tuple[str, Members], Sequence[Colocations]] = {}
+        self._least: dict[str, Floats] = {}
+        self._made: dict[str, object] = {}
+
+    def most_on(self, model: str) -> int:
+        """Return how many jobs may be on a GPU of a model."""
+        return self.limited.get(model, self.rules.max_jobs_per_gpu)
+
+    @property
+    def sets(self) -> bool:
+        """Whether three or more jobs may share a GPU."""
+        raise NotImplementedError
+
+    def pairs(self, model: str) -> KnownPairs:
+        """Return the pairs that may share a GPU of a model that holds two jobs."""
+        raise NotImplementedError
+
+    def find(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of the members on a GPU model, or None if they may not share."""
+        if len(members) > self.limited.get(model, np.inf):
+            return None
+        if len(members) == 2:
+            return self.pairs(model).find(*members)
+        return self._find_set(model, members)
+
+    def joins(self, model: str, held: Members) -> Sequence[Colocations]:
+        """Return how jobs may join others on a GPU model, or start together; by size.
+
+        ``held`` are the running jobs there; they come first.
+        """
+        if (model, held) not in self._joins:
+            found = [*self._pairs_beside(model, held), *self._sets_beside(model, held)]
+            self._joins[model, held] = [each for each in found if len(each)]
+        return self._joins[model, held]
+
+    def least_slowdowns(self, model: str) -> Floats:
+        """Return the least slowdown of each workload among 1, 2, ... jobs; inf for none.
+
+        The shape is (workloads, most jobs on a GPU).
+        """
+        if model not in self._least:
+            least = np.full((len(self.workloads), self.rules.max_jobs_per_gpu), np.inf)
+            for found in self._every(model):
+                size = found.workload.shape[1]
+                if size <= min(self.most_on(model), least.shape[1]):
+                    np.minimum.at(least[:, size - 1], found.workload, found.slowdown)
+            self._least[model] = least
+        return self._least[model]
+
+    @cached_property
+    def at_last(self) -> Floats:
+        """The slowdown of each workload after its co-runners have ended, (workloads, shares)."""
+        found = np.ones((len(self._alone), CODES))
+        for k, workload in enumerate(self._alone):
+            for share in workload.throughput:
+                found[k, share] = slowdown_at_last(workload, share)
+        return found
+
+    def _every(self, model: str) -> Iterable[Colocations]:
+        """Return all that is known of jobs that start together on a model."""
+        return self.joins(model, ())
+
+    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        raise NotImplementedError
+
+    def _sets_beside(self, model: str, held: Members) -> Iterable[Colocations]:
+        raise NotImplementedError
+
+    def _pairs_beside(self, model: str, held: Members) -> Iterator[Colocations]:
+        if len(held) < 2 <= self.most_on(model):
+            pairs = self.pairs(model)
+            found = pairs.beside(held[0]) if held else pairs.rows.take(pairs.fresh)
+            yield self._startable(found, len(held))
+
+    def _startable(self, rows: Colocations, held: int) -> Colocations:
+        """Return the rows in which all but the first ``held`` jobs may start at their shares."""
+        may = np.isin(rows.share[:, held:], self._starting).all(axis=1)
+        return rows.take(may & (percent(rows.share).sum(axis=1) <= self.rules.share_sum))
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return a cached result, computed at the first call with this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("T", self._made[name])
+
+
+class PairColumns(NamedTuple):
+    """The pairs of an instance as columns, until its table has them."""
+
+    models: Sequence[str]
+    model: Ints
+    workload: Ints
+    share: Ints
+    slowdown: Floats
+    upper: Floats
+    p99: Floats
+    power_w: Floats
+
+    @classmethod
+    def of(cls, instance: Instance) -> PairColumns:
+        """Return the columns of an instance's pairs."""
+        entries = [entry for entry in instance.slowdowns if entry.pair]
+        number = {name: k for k, name in enumerate(instance.workloads)}
+        models = list(dict.fromkeys(e.gpu_model for e in entries if e.gpu_model is not None))
+        place = {None: -1, **{name: k for k, name in enumerate(models)}}
+        none = (np.nan, np.nan)
+
+        def both(values: Sequence[object], dtype: type) -> NDArray[Any]:
+            return np.array(values, dtype=dtype).reshape(-1, 2)
+
+        return cls(
+            models,
+            np.array([place[e.gpu_model] for e in entries], dtype=np.int64),
+            both([[number[name] for name in e.workloads] for e in entries], np.int64),
+            both([list(map(share_code, e.shares)) for e in entries], np.int64),
+            both([e.slowdown or none for e in entries], np.float64),
+            both([e.upper or none for e in entries], np.float64),
+            both([e.p99 or none for e in entries], np.float64),
+            np.array([e.power_w for e in entries], dtype=np.float64),
+        )
+
+
+_OF_NODES: Final = ("machines", "hosts")
+"""Cached results that depend on the nodes and on the jobs' requests to them."""
+
+
+class InstanceSlowdowns(KnownSlowdowns):
+    """The known slowdowns of an instance.
+
+    An entry for a model takes precedence over one without a model, even if it says that the
+    combination may not run.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__(instance.cluster, instance.workloads)
+        self._instance = instance
+        self._table = PairColumns.of(instance)
+        self._pairs: dict[str | None, KnownPairs] = {}
+        self._sets = KnownSets(
+            (entry for entry in instance.slowdowns if entry.set),
+            instance.workloads,
+            self.pairs,
+        )
+
+    def of(self, instance: Instance) -> InstanceSlowdowns | None:
+        """Return these slowdowns for another instance, or None if it has others or other rules.
+
+        The instance must have these entries and the rules by which they are read; nodes may differ.
+        """
+        mine = self._instance
+        if instance is mine:
+            return self
+        names, rules = tuple(instance.workloads), instance.cluster
+        if names != self.workloads or not _same(instance.slowdowns, mine.slowdowns):
+            return None
+        if not _same_alone(instance.workloads.values(), mine.workloads.values()):
+            return None
+        if rules == mine.cluster and instance.workloads == mine.workloads:
+            return self
+        if not _same_rules(rules, mine.cluster):
+            return None
+        found = copy(self)
+        found._instance, found.rules = instance, rules
+        found._made = {name: made for name, made in self._made.items() if name not in _OF_NODES}
+        return found
+
+    @property
+    def sets(self) -> bool:
+        """Whether there are entries of three or more jobs on a GPU."""
+        return len(self._sets) > 0
+
+    def pairs(self, model: str) -> KnownPairs:
+        """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
+        named = model if model in self._table.models else None
+        if named not in self._pairs:
+            self._pairs[named] = KnownPairs(self._pairs_on(named), len(self.workloads))
+        return self._pairs[named]
+
+    def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of members that hold until the first of them ends."""
+        if len(members) > 2:
+            return self._sets.at_first(model, members)
+        named = [(self.workloads[k], code) for k, code in members]
+        key = tuple(sorted(named))
+        entries = self._instance.entries
+        entry = entries.get((model, key)) or entries.get((None, key))
+        figures = entry and _as_given(entry)
+        if entry is None or figures is None:
+            return None
+        first, code = entry.workloads[0], share_code(entry.shares[0])
+        return figures if named[0] == (first, code) else figures.permuted((1, 0))
+
+    def seats(self, model: str, wanted: Sequence[Member]) -> Colocations:
+        """Return how these jobs may share a GPU, in their order.
+
+        The share of a job is ``ANY_SHARE`` if it may still be chosen.
+        """
+        if len(wanted) > self.limited.get(model, np.inf):
+            return Colocations.none(len(wanted))
+        if len(wanted) == 2:
+            (one, _), (other, _) = wanted
+            found = self.pairs(model).both(one, other)
+        else:
+            found = self._sets.seats(model, [workload for workload, _ in wanted])
+        may = percent(found.share).sum(axis=1) <= self.rules.share_sum
+        for k, (_, share) in enumerate(wanted):
+            allowed = self._starting if share == ANY_SHARE else share
+            may &= np.isin(found.share[:, k], allowed)
+        return found.take(may)
+
+    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
+        return self._sets.find(model, members)
+
+    def _sets_beside(self, model: str, held: Members) -> Iterator[Colocations]:
+        for found in self._sets.beside(model, held):
+            if found.workload.shape[1] <= self.most_on(model):
+                yield self._startable(found, len(held))
+
+    def _every(self, model: str) -> Iterator[Colocations]:
+        yield self.pairs(model).rows
+        yield from self._sets.beside(model, ())
+
+    def _pairs_on(self, model: str | None) -> Colocations:
+        """Return the pairs on a model, or on models without entries of their own."""
+        table = self._table
+        on = table.model == (-1 if model is None else table.models.index(model))
+        member = table.workload * CODES + table.share
+        if model is not None:
+            key = np.sort(member, axis=1) @ (1, len(self.workloads) * CODES)
+            on |= (table.model == -1) & ~np.isin(key, key[on])
+        row = np.flatnonzero(on & ~np.isnan(table.slowdown[:, 0]))
+        workload, share, slowdown = table.workload[row], table.share[row], table.slowdown[row]
+        upper = np.fmax(table.upper[row], slowdown)
+        last = self.at_last[workload, share]
+        tail = np.maximum(tail_bounds(upper, table.p99[row]), last)
+        found = Colocations(
+            workload, share, slowdown, np.maximum(upper, last), tail, table.power_w[row]
+        )
+        rank = self._rank[workload] * CODES + share
+        return found.ordered(np.argsort(rank, axis=1, kind="stable"))
+
+    @cached_property
+    def _rank(self) -> Ints:
+        """The place of each workload in the order of the names."""
+        rank = np.empty(len(self.workloads), dtype=np.int64)
+        rank[sorted(range(len(rank)), key=self.workloads.__getitem__)] = np.arange(len(rank))
+        return rank
+
+
+def _same_rules(one: Cluster, other: Cluster) -> bool:
+    """Return whether entries mean the same on the GPUs of two clusters."""
+    fields = (name for name in Cluster.model_fields if name != "nodes")
+    alike = all(getattr(one, name) == getattr(other, name) for name in fields)
+    return alike and one.most_jobs() == other.most_jobs()
+
+
+def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:
+    """Return whether these are the same records; equal records read twice are not."""
+    return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
+
+
+def _same_alone(some: Iterable[Workload], others: Iterable[Workload]) -> bool:
+    """Return whether the throughputs of the workloads under caps are the same."""
+    pairs = zip(some, others, strict=True)
+    return all(a is b or a.throughput == b.throughput for a, b in pairs)
