@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.hosts import RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes

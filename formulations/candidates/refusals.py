@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.row_rules import RowRules
+from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
     GSLA_TOLERANCE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.candidates.rows import CandidateRows, Rows
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
 from dovetail.formulations.slowdowns import Colocations
