@@ -258,15 +258,15 @@ def _together(
         there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
         return (there[0], back[0]), (there[1], back[1]), (there[2], back[2])
     nothing = (math.nan,) * len(members)
-    there = _on(state, model, members)
-    given = state.sets.find(*there)
+    where = _on(state, model, members)
+    given = state.sets.find(*where)
     if given is not None:
         return given.slowdown, given.upper, given.tail
     shares = [share for _, share in members]
     behind = [workload for workload, share in members if share == IDLE]
     if (
         len(members) > LARGEST
-        or state.sets.settles(*there)
+        or state.sets.settles(*where)
         or any((model, a, b) in state.clashes for a, b in combinations(behind, 2))
     ):
         return nothing, nothing, nothing

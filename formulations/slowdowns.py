@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from operator import is_
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.rows import RowColumns
 from dovetail.formulations.rules import slowdown_at_last, tail_bounds
-from dovetail.instances.instance import Cluster, Instance, SlowdownEntry, Workload
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code, share_of
 
 T = TypeVar("T")
@@ -156,7 +155,7 @@ class Colocations(RowColumns):
         The first ``held`` places belong to running jobs and are interchangeable with none.
         """
         twin = np.zeros(self.workload.shape, dtype=bool)
-        for k in range(held + 1, twin.shape[1]):
+        for k in range(held + 1, self.workload.shape[1]):
             alike = self.workload[:, k] == self.workload[:, k - 1]
             twin[:, k] = alike & (self.share[:, k] == self.share[:, k - 1])
         return twin
@@ -597,42 +596,6 @@ class KnownSlowdowns:
         return cast("T", self._made[name])
 
 
-class PairColumns(NamedTuple):
-    """The pairs of an instance as columns, until its table has them."""
-
-    models: Sequence[str]
-    model: Ints
-    workload: Ints
-    share: Ints
-    slowdown: Floats
-    upper: Floats
-    p99: Floats
-    power_w: Floats
-
-    @classmethod
-    def of(cls, instance: Instance) -> PairColumns:
-        """Return the columns of an instance's pairs."""
-        entries = [entry for entry in instance.slowdowns if entry.pair]
-        number = {name: k for k, name in enumerate(instance.workloads)}
-        models = list(dict.fromkeys(e.gpu_model for e in entries if e.gpu_model is not None))
-        place = {None: -1, **{name: k for k, name in enumerate(models)}}
-        none = (np.nan, np.nan)
-
-        def both(values: Sequence[object], dtype: type) -> NDArray[Any]:
-            return np.array(values, dtype=dtype).reshape(-1, 2)
-
-        return cls(
-            models,
-            np.array([place[e.gpu_model] for e in entries], dtype=np.int64),
-            both([[number[name] for name in e.workloads] for e in entries], np.int64),
-            both([list(map(share_code, e.shares)) for e in entries], np.int64),
-            both([e.slowdown or none for e in entries], np.float64),
-            both([e.upper or none for e in entries], np.float64),
-            both([e.p99 or none for e in entries], np.float64),
-            np.array([e.power_w for e in entries], dtype=np.float64),
-        )
-
-
 _OF_NODES: Final = ("machines", "hosts")
 """Cached results that depend on the nodes and on the jobs' requests to them."""
 
@@ -647,10 +610,10 @@ class InstanceSlowdowns(KnownSlowdowns):
     def __init__(self, instance: Instance) -> None:
         super().__init__(instance.cluster, instance.workloads)
         self._instance = instance
-        self._table = PairColumns.of(instance)
+        self._table = instance.slowdowns.numbered(self.workloads)
         self._pairs: dict[str | None, KnownPairs] = {}
         self._sets = KnownSets(
-            (entry for entry in instance.slowdowns if entry.set),
+            instance.slowdowns.sets.values(),
             instance.workloads,
             self.pairs,
         )
@@ -664,7 +627,7 @@ class InstanceSlowdowns(KnownSlowdowns):
         if instance is mine:
             return self
         names, rules = tuple(instance.workloads), instance.cluster
-        if names != self.workloads or not _same(instance.slowdowns, mine.slowdowns):
+        if names != self.workloads or instance.slowdowns is not mine.slowdowns:
             return None
         if not _same_alone(instance.workloads.values(), mine.workloads.values()):
             return None
@@ -686,7 +649,7 @@ class InstanceSlowdowns(KnownSlowdowns):
         """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
         named = model if model in self._table.models else None
         if named not in self._pairs:
-            self._pairs[named] = KnownPairs(self._pairs_on(named), len(self.workloads))
+            self._pairs[named] = KnownPairs(self._pairs_on(model), len(self.workloads))
         return self._pairs[named]
 
     def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
@@ -697,11 +660,11 @@ class InstanceSlowdowns(KnownSlowdowns):
         key = tuple(sorted(named))
         entries = self._instance.entries
         entry = entries.get((model, key)) or entries.get((None, key))
-        figures = entry and _as_given(entry)
+        figures = _as_given(entry) if entry else None
         if entry is None or figures is None:
             return None
-        first, code = entry.workloads[0], share_code(entry.shares[0])
-        return figures if named[0] == (first, code) else figures.permuted((1, 0))
+        first = entry.workloads[0], share_code(entry.shares[0])
+        return figures if named[0] == first else figures.permuted((1, 0))
 
     def seats(self, model: str, wanted: Sequence[Member]) -> Colocations:
         """Return how these jobs may share a GPU, in their order.
@@ -733,16 +696,11 @@ class InstanceSlowdowns(KnownSlowdowns):
         yield self.pairs(model).rows
         yield from self._sets.beside(model, ())
 
-    def _pairs_on(self, model: str | None) -> Colocations:
-        """Return the pairs on a model, or on models without entries of their own."""
+    def _pairs_on(self, model: str) -> Colocations:
         table = self._table
-        on = table.model == (-1 if model is None else table.models.index(model))
-        member = table.workload * CODES + table.share
-        if model is not None:
-            key = np.sort(member, axis=1) @ (1, len(self.workloads) * CODES)
-            on |= (table.model == -1) & ~np.isin(key, key[on])
-        row = np.flatnonzero(on & ~np.isnan(table.slowdown[:, 0]))
-        workload, share, slowdown = table.workload[row], table.share[row], table.slowdown[row]
+        row = np.flatnonzero(table.holds_on(model) & table.may_share)
+        workload, share = table.workload[row].astype(np.int64), table.share[row].astype(np.int64)
+        slowdown = table.slowdown[row]
         upper = np.fmax(table.upper[row], slowdown)
         last = self.at_last[workload, share]
         tail = np.maximum(tail_bounds(upper, table.p99[row]), last)
@@ -765,11 +723,6 @@ def _same_rules(one: Cluster, other: Cluster) -> bool:
     fields = (name for name in Cluster.model_fields if name != "nodes")
     alike = all(getattr(one, name) == getattr(other, name) for name in fields)
     return alike and one.most_jobs() == other.most_jobs()
-
-
-def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:
-    """Return whether these are the same records; equal records read twice are not."""
-    return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
 
 
 def _same_alone(some: Iterable[Workload], others: Iterable[Workload]) -> bool:
