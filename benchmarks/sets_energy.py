@@ -1,7 +1,7 @@
 """The effect of sets and of energy under ``dovetail``: ``python benchmarks/sets_energy.py``.
 
 Simulated: the synthetic contention model of ``instances.generate`` gives slowdowns and power of
-pairs, ``instances.sets`` those of three and more. 300 jobs of 5 to 100
+pairs, ``instances.slowdowns.sets`` those of three and more. 300 jobs of 5 to 100
 minutes on 16 GPUs, a third of them gangs of 2 and 4; ``busy``: all arrive within 5.6 hours, so
 that most wait; ``calm``: within 56 hours, so that GPUs are idle. ``sjf`` is the baseline without
 sharing. Each row is the mean of the ratios to the first row of the same seed, its standard error

@@ -98,9 +98,9 @@ class Auto:
 
     ``cpsat`` replaces ``highs`` if the work is limited, which HiGHS cannot count.
 
-    ``highs`` counts the jobs of a kind (``formulations.kinds``), which is less work than matching
-    them if there are many of each. If jobs get their best GPUs in the order of their gains, no
-    search is needed (``own_best``).
+    ``highs`` counts the jobs of a kind (``formulations.candidates.kinds``), which is less work than
+    matching them if there are many of each. If jobs get their best GPUs in the order of their
+    gains, no search is needed (``own_best``).
     """
 
     name = "auto"

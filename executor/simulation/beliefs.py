@@ -85,7 +85,7 @@ class HeldOutBeliefs:
     Parameters
     ----------
     model : str
-        A model that ``predictors.training.fit`` knows; fitting needs the extra ``train``.
+        A model that ``predictors.fitted.training.fit`` knows; fitting needs the extra ``train``.
     part : float
         Fraction of the pairs that are measured, in (0, 1).
     families : bool

@@ -1,7 +1,8 @@
 """The pairs to measure next: those whose true slowdowns are worth most to the plan.
 
-Beliefs come from ``predictors.posterior``, the worth of a measurement from ``knowledge_gradient``.
-Several suggestions are chosen one after the other, each as if the earlier pairs had been measured.
+Beliefs come from ``predictors.fitted.posterior``, the worth of a measurement from
+``knowledge_gradient``. Several suggestions are chosen one after the other, each as if the earlier
+pairs had been measured.
 """
 
 from __future__ import annotations
