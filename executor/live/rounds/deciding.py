@@ -12,7 +12,6 @@ from typing import Final
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.live.live import Live
-from dovetail.executor.live.rounds.disk_space import DiskFullError, require_space
 from dovetail.executor.live.rounds.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.rounds.gathering import Gatherer
 from dovetail.executor.live.rounds.guarded_policy import AGAIN_S, GuardedPolicy, asked
@@ -24,6 +23,7 @@ from dovetail.executor.live.rounds.starts import (
     in_groups,
     is_fresh,
     place,
+    require_space,
     reservations,
     stop_reason,
 )
@@ -134,7 +134,7 @@ class Decider:
         """Start jobs that go before the policy's choice; return whether the policy may decide."""
         try:
             require_space(self._live.directory)
-        except (DiskFullError, OSError) as error:
+        except (CannotStartError, OSError) as error:
             return self._failed("disk", error)
         self._live.troubles.clear("disk")
         began = time.perf_counter()

@@ -10,7 +10,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
 from dovetail.executor.live.job_beliefs import workload_name
-from dovetail.executor.live.rounds.sharing_classes import ALONE, SharingClass
+from dovetail.executor.live.rounds.kinds import ALONE, SharingClass
 from dovetail.solver.policies.state import Job
 
 UNKNOWN_WORK_S: Final = 3600.0

@@ -1,37 +1,29 @@
-"""The pool as policies and plans see it, synchronised with the state machine and the beliefs.
-
-A policy's ``State`` knows only workloads. Jobs are therefore sorted into *kinds*
-(``sharing_classes.SharingClass``): jobs of one user's workload that need equal memory, and jobs
-that run alone, of any workload. The latter have no slowdowns, so they get no co-runners.
-"""
+"""The pool as policies and plans see it, synchronised with the state machine and the beliefs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec, WorkloadKey
+from dovetail.executor.jobs.specs import WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE
 from dovetail.executor.live.job_beliefs import JobBeliefs
+from dovetail.executor.live.rounds.kinds import KindState, Layout, SharingClass
 from dovetail.executor.live.rounds.policy_jobs import (
     LEAST_START_S,
     UNKNOWN_WORK_S,
     RunHistory,
     TrackedJob,
 )
-from dovetail.executor.live.rounds.policy_state import KindState
-from dovetail.executor.live.rounds.sharing_classes import Layout, SharingClass
 from dovetail.executor.live.rounds.taking_part import most_of, taking_part
-from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
-from dovetail.instances._record import Idle
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
 from dovetail.solver.policies.policy import Start
-from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation
+from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation, State
 
 MEMORY_STEP_MIB: Final = 64.0
 """Memory given by owners is rounded up to a multiple of this, to keep the number of kinds low."""
@@ -49,10 +41,6 @@ class PolicyView:
     beliefs : JobBeliefs
         Jobs, devices, and beliefs about them; only the table of the present workloads is changed.
 
-    Attributes
-    ----------
-    state : State
-        The state that policies decide on; ``renew`` returns True when it is a new object.
     """
 
     def __init__(self, beliefs: JobBeliefs) -> None:
@@ -60,9 +48,7 @@ class PolicyView:
         self._tracked: dict[str, TrackedJob] = {}
         # The number of finished jobs of each workload, and their total seconds.
         self._lasted: dict[WorkloadKey, tuple[int, float]] = {}
-        self._place: dict[SharingClass, int] = {}
         self._sizes: dict[str, int] = {}
-        self._specs: dict[SharingClass, JobSpec] = {}
         # What the state depends on as a whole: it is made again if this, or a kind, changes.
         self._basis: tuple[object, ...] = ()
         self._stale = True
@@ -71,6 +57,18 @@ class PolicyView:
         for live in self.machine.jobs.values():
             self._note_duration(live)
         self.renew(self.machine.now_s)
+
+    @property
+    def state(self) -> State:
+        """The state that policies decide on; ``renew`` returns True when it is a new object."""
+        return self._made.state
+
+    def instance(self) -> Instance:
+        """Return ``state`` as an instance, with its jobs and all beliefs; its workloads are kinds.
+
+        Devices that take no jobs and hold none are left out.
+        """
+        return self._made.instance()
 
     # Input.
 
@@ -153,15 +151,6 @@ class PolicyView:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
 
-    def instance(self) -> Instance:
-        """Return ``state`` as an instance, with its jobs and all beliefs.
-
-        Its workloads are the kinds. Devices that take no jobs and hold none are left out.
-        """
-        alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
-        origins = self._made.origins(self.state.predicted.models)
-        return instance_of(self.state, self.beliefs.cluster, self._troubled, alone, origins)
-
     # Kinds.
 
     def _follow(self) -> set[WorkloadKey]:
@@ -236,34 +225,14 @@ class PolicyView:
         return min(enough, default=need_mib)
 
     def _rebuild_where_needed(self, layout: Layout, changed: Sequence[TrackedJob]) -> bool:
-        shown = [track for track in changed if track.live.id not in layout.hidden]
-        known = not self._stale and all(track.kind in self._place for track in shown)
-        if known and self._made.allowed == self._shares_of(self._specs):
+        kinds = (track.kind for track in changed if track.live.id not in layout.hidden)
+        if not self._stale and self._made.serves(kinds):
             return False
         shown = [t for name, t in self._tracked.items() if name not in layout.hidden]
-        self._stale, self._troubled = False, layout.troubled
-        self._sizes = _gang_sizes(shown)
-        self._specs = {track.kind: track.live.spec for track in shown}
-        self._made = KindState(
-            kinds=tuple(self._specs),
-            beliefs=self.beliefs,
-            table=self.beliefs.tabulate(self._sizes),
-            allowed=self._shares_of(self._specs),
-        )
-        self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
-        self.state = self._made.state(layout)
-        self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
+        self._stale, self._sizes = False, _gang_sizes(shown)
+        specs = {track.kind: track.live.spec for track in shown}
+        self._made = KindState(self.beliefs, specs, self._sizes, layout)
         return True
-
-    def _shares_of(
-        self, specs: Mapping[SharingClass, JobSpec]
-    ) -> Mapping[tuple[SharingClass, str], Collection[int | Idle]]:
-        """Return the shares that jobs of each kind may have on each model, from one job of each."""
-        return {
-            (kind, model): set() if kind.alone else self.beliefs.allowed(spec, model)
-            for kind, spec in specs.items()
-            for model in self.beliefs.models
-        }
 
     # Jobs in a state.
 
@@ -292,7 +261,7 @@ class PolicyView:
 
     def _reserved(self) -> dict[int, Reservation]:
         """Return the reservations whose jobs and devices are in the state."""
-        place = self._gpu_place
+        place = self._made.gpu_place
         return {
             number: Reservation(tuple(place[gpu] for gpu in kept.gpus), kept.until_s)
             for job, kept in self.machine.reserved.items()
@@ -317,13 +286,13 @@ class PolicyView:
 
     def _read_job(self, track: TrackedJob) -> None:
         live, job, now = track.live, track.job, self.state.now
-        job.workload, track.alone_only = self._place[track.kind], live.alone_only
+        job.workload, track.alone_only = self._made.place[track.kind], live.alone_only
         track.read_history(self._work_s(track.live), self.state.now)
         if live.state not in HOLDING or live.run is None:
             job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
             job.work_s, job.checkpoint_s = self._work_s(live), math.inf
             return
-        place = self._gpu_place
+        place = self._made.gpu_place
         job.phase = "running"
         job.gpus = tuple(place[seat.gpu] for seat in live.run.seats)
         shares = tuple(seat.share for seat in live.run.seats)

@@ -1,5 +1,7 @@
 """Turn a policy's decision into journal events; every start is checked before it is placed.
 
+Nothing starts while the disk has no room for the files that a start writes.
+
 The checker of ``dovetail check`` checks the parts that are in a plan (``second_opinion``), on the
 policy's state. The rest is checked here against the state machine and the pool: whether the devices
 are free, and whether the shares compute correctly on them. Unknown devices are treated as busy.
@@ -7,6 +9,7 @@ are free, and whether the shares compute correctly on them. Unknown devices are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -22,11 +25,34 @@ from dovetail.instances.errors import DovetailError
 from dovetail.solver.policies.policy import Decision, Start
 from dovetail.solver.policies.state import Job, Reservation, State
 
+LEAST_BYTES: Final = 8 * 2**20
+"""Space for the journal's log, and for a run's specification, claim, exit status and output."""
+
+_LEAST_FILES: Final = 100
 _LEAVING: Final = frozenset({JobState.STOPPING, JobState.LOST})
 
 
 class CannotStartError(DovetailError):
     """Starts break a rule; nothing was changed, and the jobs wait."""
+
+
+def require_space(directory: str) -> None:
+    """Refuse a directory whose disk is almost full; do nothing if the name is empty.
+
+    Raises
+    ------
+    CannotStartError
+        If it is almost full.
+    OSError
+        If the disk cannot be examined.
+    """
+    if not directory:
+        return
+    found = os.statvfs(directory)
+    few_files = found.f_files and found.f_favail < _LEAST_FILES
+    if few_files or found.f_bavail * found.f_frsize < LEAST_BYTES:
+        rule = f"its disk must have {LEAST_BYTES // 2**20} MiB and {_LEAST_FILES} files left"
+        raise CannotStartError(f"{directory}: {rule}: nothing is started")
 
 
 def in_groups(starts: Sequence[Start]) -> list[tuple[Start, ...]]:

@@ -42,7 +42,7 @@ class OutputLog:
     """
 
     _FREE_BYTES = 24 * 2**20
-    """Bytes left free on the disk, enough to start jobs (``live.rounds.disk_space``)."""
+    """Bytes left free on the disk, enough to start jobs (``live.rounds.starts``)."""
 
     _LOOK_BYTES = 2**18
     """Bytes written between two checks of the free space."""

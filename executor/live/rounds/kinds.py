@@ -1,0 +1,377 @@
+"""Kinds of jobs, and the state that policies see, whose workloads are kinds.
+
+A policy's ``State`` knows only workloads. Jobs are therefore sorted into kinds (`SharingClass`):
+jobs of one user's workload that need equal memory, and jobs that run alone, of any workload. The
+latter have no slowdowns, so they get no co-runners.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations, product
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.live.beliefs import ORIGINS, SEEN, WITHOUT_BOUND, Source
+from dovetail.executor.live.job_beliefs import JobBeliefs
+from dovetail.executor.state_instance import instance_of
+from dovetail.formulations.arrays import Floats
+from dovetail.instances._record import IDLE, Idle
+from dovetail.instances.instance import Cluster, Instance, Node, Workload
+from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.shares import share_code
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
+from dovetail.predictors.unmeasured import may_share
+from dovetail.solver.policies.state import State
+
+_STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
+
+
+class SharingClass(NamedTuple):
+    """The class of a job; for policies, jobs of one kind differ only in their own figures.
+
+    Attributes
+    ----------
+    uid : int
+        The owner of the jobs; -1 for jobs that run alone.
+    workload : str
+        The name in the repository; empty for jobs that run alone.
+    need_mib : float
+        Memory of one worker.
+    job : str
+        Id of the only job of this kind, if that is separated from another job; otherwise empty.
+    isolation : {"", "latency", "best-effort"}
+        Whether other jobs may run in the idle time of its jobs, or its jobs in theirs.
+    promised : bool
+        Whether its jobs have a gSLA, so that estimates without a bound do not suffice.
+    """
+
+    uid: int
+    workload: str
+    need_mib: float
+    job: str = ""
+    isolation: Literal["", "latency", "best-effort"] = ""
+    promised: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether its jobs get no co-runners."""
+        return not self.workload
+
+    def label(self, usual_mib: float) -> str:
+        """Return its name in an instance; ``usual_mib`` is the learned memory of the workload."""
+        if self.alone:
+            return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
+        special = [self.job] if self.job else []
+        if self.promised:
+            special.append("gSLA")
+        if self.isolation:
+            special.append(f"isolated, {self.isolation}")
+        if self.need_mib != usual_mib:
+            special.append(f"{self.need_mib:.15g} MiB")
+        return f"{self.workload} ({', '.join(special)})" if special else self.workload
+
+
+ALONE: Final = SharingClass(-1, "", 0.0)
+"""The kind of jobs that run alone and fit on every device."""
+
+
+class Layout(NamedTuple):
+    """Which devices take jobs, and which jobs are not in the state.
+
+    Attributes
+    ----------
+    troubled : frozenset of str
+        Devices that take no job: sick, drained, not in the journal, or held by a hidden job.
+    closed : frozenset of str
+        Jobs that hold such a device; no job may join them on any device.
+    hidden : frozenset of str
+        Jobs on a device that the pool no longer has, and jobs that share devices with them.
+    """
+
+    troubled: frozenset[str]
+    closed: frozenset[str]
+    hidden: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, known: Mapping[str, DeviceState], gpus: Iterable[str], jobs: Iterable[LiveJob]
+    ) -> Layout:
+        """Return the layout of a pool's devices with the jobs that hold some of them.
+
+        ``known`` are the devices of the state machine.
+        """
+        there = set(gpus)
+        held = {job.id: job.devices for job in jobs if job.devices}
+        hidden: set[str] = set()
+        out: set[str] = set()
+        while more := {
+            name
+            for name, devices in held.items()
+            if name not in hidden and (not devices <= there or devices & out)
+        }:
+            hidden |= more
+            out |= {gpu for name in more for gpu in held[name]}
+        troubled = {gpu for gpu in there if gpu in out or gpu not in known or known[gpu].trouble}
+        closed = {name for name, devices in held.items() if devices & troubled}
+        return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
+
+    def cluster(self, whole: Cluster) -> tuple[Cluster, frozenset[int]]:
+        """Return the cluster with troubled devices on separate nodes, and the numbers of these."""
+        nodes: list[Node] = []
+        down: set[int] = set()
+        for node in whole.nodes:
+            for troubled in (False, True):
+                devices = tuple(
+                    gpu for gpu in node.devices if (gpu.id in self.troubled) == troubled
+                )
+                if not devices:
+                    continue
+                if troubled:
+                    down.add(len(nodes))
+                name = f"{node.id} (closed)" if troubled else node.id
+                nodes.append(Node(id=name, rack=node.rack, host=node.host, gpus=devices))
+        return whole.replace(nodes=tuple(nodes)), frozenset(down)
+
+
+class KindState:
+    """The state that policies see in a round, made for these kinds of jobs and without its jobs.
+
+    Devices that take no jobs are on nodes that are down. Kinds that may not share at any caps are
+    clashes, so that no policy puts them together.
+
+    Parameters
+    ----------
+    beliefs : JobBeliefs
+        Profiles, slowdowns, and the rules for sharing devices.
+    specs : mapping of SharingClass to JobSpec
+        The kinds, which are the workloads of the state, each with one of its jobs.
+    sizes : mapping of str to int
+        The number of workers of the largest job of each workload.
+    layout : Layout
+        The devices that take jobs.
+
+    Attributes
+    ----------
+    kinds : tuple of SharingClass
+        The kinds in the order of the state's workloads.
+    place, gpu_place : mapping
+        The number of each kind, and of each device by its id, in the state.
+    state : State
+        The state.
+    """
+
+    def __init__(
+        self,
+        beliefs: JobBeliefs,
+        specs: Mapping[SharingClass, JobSpec],
+        sizes: Mapping[str, int],
+        layout: Layout,
+    ) -> None:
+        self._beliefs, self._specs = beliefs, specs
+        self._table = beliefs.tabulate(sizes)
+        self._allowed = self._shares()
+        self.kinds = tuple(specs)
+        self.place = {kind: k for k, kind in enumerate(self.kinds)}
+        self.layout = layout
+        self.state = self._state()
+        self.gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
+
+    def serves(self, kinds: Iterable[SharingClass]) -> bool:
+        """Return whether the state has these kinds, and all kinds may still have their shares."""
+        return all(kind in self.place for kind in kinds) and self._allowed == self._shares()
+
+    def _shares(self) -> dict[tuple[SharingClass, str], Collection[int | Idle]]:
+        """Return the shares that jobs of each kind may have on each model."""
+        return {
+            (kind, model): set() if kind.alone else self._beliefs.allowed(spec, model)
+            for kind, spec in self._specs.items()
+            for model in self._beliefs.models
+        }
+
+    def _state(self) -> State:
+        whole, down = self.layout.cluster(self._beliefs.cluster)
+        view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
+        self._models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
+        self._source = self._expanded(self._table.source, Source.NONE)
+        struck = self._struck() | self._in_doubt()
+        state = State(view, self._of_kinds(view, self._table, struck))
+        state.prior = self._of_kinds(view, self._table.prior, struck)
+        state.capped_sets = self._beliefs.cluster.caps_first
+        state.down |= down
+        for node in down:
+            state.idle_count[node] = 0
+        self._note_measured(state)
+        never = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
+        state.clashes.update((model, a, b) for model, a, b in never)
+        return state
+
+    def instance(self) -> Instance:
+        """Return the state as an instance, with its jobs and all beliefs.
+
+        Devices that take no jobs and hold none are left out.
+        """
+        alone = [k for k, kind in enumerate(self.kinds) if kind.alone]
+        cluster, troubled = self._beliefs.cluster, self.layout.troubled
+        return instance_of(self.state, cluster, troubled, alone, self._origins())
+
+    def _origins(self) -> NDArray[Any]:
+        """Return the sources of the beliefs about all pairs of kinds as named in a plan, or None.
+
+        Shape (models, caps, kinds, kinds); a pair has the weaker source of both directions.
+        """
+        rank = np.zeros(len(Source), dtype=np.int64)
+        for source, origin in ORIGINS.items():
+            rank[source] = _STRONGEST_FIRST.index(origin)
+        of_one = rank[self._source]
+        names: NDArray[Any] = np.array(_STRONGEST_FIRST, dtype=object)
+        return np.asarray(names[np.maximum(of_one, self._mirrored(of_one))])
+
+    def _mirrored(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of kinds, by caps, from the co-runner's point of view."""
+        caps = self._table.caps_place
+        turned = [caps[theirs, mine] for mine, theirs in self._table.caps]
+        return values[:, turned].transpose(0, 1, 3, 2)
+
+    def _workloads(self) -> dict[str, Workload]:
+        found: dict[str, Workload] = {}
+        for kind in self.kinds:
+            known = None if kind.alone else self._beliefs.workload(kind.workload)
+            label = kind.label(known.memory_mib if known else 0.0)
+            if label in found:
+                label = f"{label} (user {kind.uid})"
+            made = known or Workload(memory_mib=0.0)
+            behind = "blocks" if kind.isolation == "best-effort" else None
+            found[label] = made.replace(memory_mib=kind.need_mib, isolation=behind)
+        return found
+
+    def _of_kinds(
+        self, view: Instance, table: SlowdownTable, struck: NDArray[np.bool_]
+    ) -> SlowdownTable:
+        def expanded(values: Floats) -> Floats:
+            return np.where(struck, np.nan, self._expanded(values, np.nan))
+
+        return SlowdownTable(
+            workloads=tuple(view.workloads),
+            models=self._models,
+            caps=table.caps,
+            slowdown=expanded(table.slowdown),
+            upper=expanded(table.upper),
+            p99=expanded(table.p99),
+            power_w=expanded(table.power_w),
+            sets=tuple(self._sets(tuple(view.workloads), table.sets)),
+        )
+
+    def _sets(
+        self, labels: Sequence[str], sets: Sequence[SlowdownEntry]
+    ) -> Iterator[SlowdownEntry]:
+        """Yield the entries of sets of workloads for the kinds of these, as far as they may share.
+
+        ``labels`` are the names of the kinds.
+        """
+        of: dict[str, list[int]] = defaultdict(list)
+        for k, kind in enumerate(self.kinds):
+            of[kind.workload].append(k)
+        for entry in sets:
+            model = entry.gpu_model
+            if model is None or model not in self._models:
+                continue
+            done = set[tuple[tuple[int, int], ...]]()
+            for chosen in product(*(of[name] for name in entry.workloads)):
+                members = tuple(sorted(zip(chosen, map(share_code, entry.shares), strict=True)))
+                allowed = all(
+                    share is None or share in self._allowed[self.kinds[k], model]
+                    for k, share in zip(chosen, entry.shares, strict=True)
+                )
+                apart = any(self._apart[both] for both in combinations(chosen, 2))
+                if allowed and not apart and members not in done:
+                    done.add(members)
+                    named = tuple(labels[k] for k in chosen)
+                    mode = self._beliefs.cluster.sharing
+                    yield entry.model_copy(update={"set": named, "mode": mode})
+
+    def _expanded(self, values: NDArray[Any], nothing: float) -> NDArray[Any]:
+        """Return values of the table by kinds; ``nothing`` for kinds that it does not have."""
+        padded = np.pad(values, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=nothing)
+        there = [self._table.place.get(kind.workload, -1) for kind in self.kinds]
+        on = [self._table.models.index(model) for model in self._models]
+        return padded[np.ix_(on, range(len(self._table.caps)), there, there)]
+
+    def _struck(self) -> NDArray[np.bool_]:
+        """Return the cells where a kind may not have its share, or may not share with the other."""
+        caps = self._table.caps
+        allowed = [
+            [{None, *self._allowed[kind, model]} for kind in self.kinds] for model in self._models
+        ]
+        may = np.array(
+            [
+                [share in shares for shares in of_model]
+                for of_model in allowed
+                for pair in caps
+                for share in pair
+            ],
+            dtype=np.bool_,
+        ).reshape(len(self._models), len(caps), 2, len(self.kinds))
+        mine, theirs = may[:, :, 0, :, np.newaxis], may[:, :, 1, np.newaxis, :]
+        return np.asarray(~(mine & theirs & ~self._apart & self._isolates))
+
+    @cached_property
+    def _same_user(self) -> NDArray[np.bool_]:
+        uids = np.array([kind.uid for kind in self.kinds])
+        return np.asarray(uids[:, np.newaxis] == uids)
+
+    @cached_property
+    def _apart(self) -> NDArray[np.bool_]:
+        """The pairs of kinds whose jobs may never share a device, or no longer."""
+        never = [self._beliefs.pool.sharing(same) is not None for same in (False, True)]
+        apart = np.where(self._same_user, never[True], never[False])
+        of_job = {kind.job: k for k, kind in enumerate(self.kinds) if kind.job}
+        for both in self._beliefs.machine.apart:
+            if of_job.keys() >= {*both}:
+                a, b = (of_job[job] for job in both)
+                apart[a, b] = apart[b, a] = True
+        return apart
+
+    @cached_property
+    def _isolates(self) -> NDArray[np.bool_]:
+        """By caps, the pairs of kinds of which one may run in the idle time of the other.
+
+        True at caps without isolation.
+        """
+        roles = np.array([kind.isolation for kind in self.kinds], dtype=str)
+        found = np.ones((len(self._table.caps), len(roles), len(roles)), dtype=np.bool_)
+        for k, caps in enumerate(self._table.caps):
+            if IDLE in caps:
+                mine, theirs = ("best-effort" if share == IDLE else "latency" for share in caps)
+                both = (roles == mine)[:, np.newaxis] & (roles == theirs)
+                found[k] = both & self._same_user
+        return found
+
+    def _in_doubt(self) -> NDArray[np.bool_]:
+        """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""
+        source, upper = self._source, self._expanded(self._table.upper, np.nan)
+        bounds = np.where(np.isin(source, WITHOUT_BOUND), np.nan, upper)
+        promised = np.array([kind.promised for kind in self.kinds], dtype=np.bool_)
+        capped = np.array([None not in caps for caps in self._table.caps], dtype=np.bool_)
+        may = may_share(
+            np.stack([bounds, self._mirrored(bounds)], axis=-1),
+            promised[:, np.newaxis] | promised,
+            capped[:, np.newaxis, np.newaxis],
+            np.asarray(self._beliefs.cluster.caps_first),
+        )
+        seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
+        return np.asarray(~(may | (seen & self._mirrored(seen))))
+
+    def _note_measured(self, state: State) -> None:
+        """Enter the measured slowdowns and their bounds into the state."""
+        table = state.predicted
+        measured = (self._source == Source.MEASURED) & ~np.isnan(table.slowdown)
+        for model, caps, a, b in np.argwhere(measured).tolist():
+            state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
+            state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
