@@ -240,7 +240,7 @@ class Repository:
                     self._upgrade(connection)
                 yield connection
 
-    def _rows(self, kinds: Collection[str], after: int = 0) -> list[_Row]:
+    def _rows(self, kinds: Collection[str], after: int = 0) -> list[_StoredRow]:
         """Return the rows of these kinds after a sequence number, in order."""
         if not os.path.exists(self.path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
@@ -252,16 +252,16 @@ class Repository:
             if is_empty(connection):
                 return []
             if self._file.found_version(connection) == _first_schema.VERSION:
-                rows = map(_Row._make, _first_schema.rows(connection))
+                rows = map(_StoredRow._make, _first_schema.rows(connection))
                 return [row for row in rows if row.sequence > after and row.kind in kinds]
             # As bytes: text that is damaged is found with the record that it is in.
             found = connection.execute(
-                f"SELECT {', '.join(_Row._fields[:-1])}, CAST(content AS BLOB) FROM record "
+                f"SELECT {', '.join(_StoredRow._fields[:-1])}, CAST(content AS BLOB) FROM record "
                 f"WHERE sequence > ? AND kind IN ({', '.join('?' * len(kinds))}) "
                 "ORDER BY sequence",
                 (after, *kinds),
             )
-            return list(map(_Row._make, found))
+            return list(map(_StoredRow._make, found))
 
     def _read_mode(self) -> str:
         """Return the mode for opening the file to read.
@@ -289,16 +289,16 @@ class Repository:
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         """Move the records of an earlier version into the one table, with their numbers."""
-        rows = list(map(_Row._make, _first_schema.rows(connection)))
+        rows = list(map(_StoredRow._make, _first_schema.rows(connection)))
         kept = [_row(row.sequence, row.recorded, self._found(row)) for row in rows]
         _first_schema.remove(connection)
         self._create(connection)
         _insert(connection, kept)
 
-    def _found(self, row: _Row) -> _Found:
+    def _found(self, row: _StoredRow) -> _Found:
         return self._record(row) if row.kind in _KINDS else self._evidence(row)
 
-    def _record(self, row: _Row) -> SoloProfile | Measurement:
+    def _record(self, row: _StoredRow) -> SoloProfile | Measurement:
         data = self._content(row)
         for name in _CONDITIONS:
             if (value := getattr(row, name)) is not None:
@@ -309,10 +309,10 @@ class Repository:
             path = f"record {row.sequence}: {error.path}"
             raise InputError(error.rule, path, self._source) from None
 
-    def _evidence(self, row: _Row) -> EvidenceRecord:
+    def _evidence(self, row: _StoredRow) -> EvidenceRecord:
         return EvidenceRecord._make((*row[2:7], self._content(row)))
 
-    def _content(self, row: _Row) -> dict[str, object]:
+    def _content(self, row: _StoredRow) -> dict[str, object]:
         try:
             content = from_json(row.content)
         except ValueError:
@@ -323,7 +323,7 @@ class Repository:
         return content
 
 
-class _Row(NamedTuple):
+class _StoredRow(NamedTuple):
     """A row of the table."""
 
     sequence: int
@@ -339,15 +339,15 @@ class _Row(NamedTuple):
 _Found = SoloProfile | Measurement | EvidenceRecord
 
 
-def _row(sequence: int, recorded: str, found: _Found) -> _Row:
+def _row(sequence: int, recorded: str, found: _Found) -> _StoredRow:
     if isinstance(found, EvidenceRecord):
         kind, content = found.kind, json.dumps(found.content, allow_nan=False)
     else:
         kind = "profile" if isinstance(found, SoloProfile) else "measurement"
         content = found.model_dump_json(exclude_defaults=True, exclude=_CONDITIONS)
     conditions = (found.gpu_model, found.driver, found.library, found.date)
-    return _Row(sequence, recorded, kind, *conditions, content)
+    return _StoredRow(sequence, recorded, kind, *conditions, content)
 
 
-def _insert(connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
+def _insert(connection: sqlite3.Connection, rows: Iterable[_StoredRow]) -> None:
     connection.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
