@@ -29,7 +29,7 @@ from dovetail.executor.pools.runs.hooks import Hooks
 from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.runs.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import tokens
-from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY, rank_progress
+from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.executor.pools.runs.room import RunRoom
 from dovetail.executor.pools.runs.start_barrier import ForkServer, LaunchError
 from dovetail.executor.pools.runs.supervisor import LEAVE_S, RunSupervisor
@@ -195,10 +195,7 @@ class LocalPool(Hooks):
     def progress(self, run: str) -> Sequence[Progress | None]:
         """Return the progress of each rank of a run; None for a rank that reports nothing."""
         supervisor = self._supervisors.get(run)
-        if supervisor is None:
-            return ()
-        files = self.files(run)
-        return [rank_progress(files.rank(k)) for k in range(len(supervisor.kept.seats))]
+        return () if supervisor is None else supervisor.progress()
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""

@@ -110,10 +110,13 @@ class RunFiles:
         self.home = home_token(directory)
 
     def make(self, part: Part) -> None:
-        """Create the directories of the part's ranks, and write the part to ``run.json``."""
+        """Create the directories of the part's ranks."""
         for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(PASS_THROUGH)
+
+    def name(self, part: Part) -> None:
+        """Write the part to ``run.json``, by which a later service finds it, and its owner."""
         write_owner(self.directory, part.run.spec.owner.uid)
         _write(self.directory / "run.json", _text(part).encode())
 

@@ -16,7 +16,7 @@ from dovetail.executor.pools.progress_hook.dovetail_progress import (
     decode,
     decode_latencies,
 )
-from dovetail.executor.pools.runs.files import DamagedError, RankFiles
+from dovetail.executor.pools.runs.files import RankFiles
 from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.page import NUMBER
 from dovetail.executor.system.clock import boot_s
@@ -54,17 +54,12 @@ def read_progress(path: str) -> Progress | None:
     return _progress(lambda: _content(path))
 
 
-def rank_progress(files: RankFiles) -> Progress | None:
+def rank_progress(files: RankFiles, shim: ProcessId | None) -> Progress | None:
     """Return the progress that a rank has written, now or before its end, or None.
 
     While its shim lives, the progress is in a page of memory of the shim, afterwards in a file.
     """
-    try:
-        started = files.started()
-    except DamagedError:
-        started = None
-    if started is not None and started.shim is not None:
-        shim = started.shim
+    if shim is not None:
         found = _progress(lambda: _page(shim))
         if found is not None:
             return found

@@ -20,11 +20,13 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from dovetail.executor.jobs import events
+from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.runs.files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.runs.hooks import Hooks
 from dovetail.executor.pools.runs.lease import SHIM_KILL_S, NodeLease
 from dovetail.executor.pools.runs.parts import Part, PreparedPart
 from dovetail.executor.pools.runs.processes import ProcessId, holders, session
+from dovetail.executor.pools.runs.progress import rank_progress
 from dovetail.executor.pools.runs.start_barrier import (
     ForkServer,
     LaunchError,
@@ -239,6 +241,11 @@ class RunSupervisor:
         reasons = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
         return next((f"{self.kept.id}: {why}" for why in reasons if why), "")
 
+    def progress(self) -> list[Progress | None]:
+        """Return the progress of each rank of the run; None for a rank that reports nothing."""
+        found = {rank.number: rank_progress(rank.files, rank.shim) for rank in self._ranks}
+        return [found.get(k) for k in range(len(self.kept.seats))]
+
     # The thread.
 
     def _keep(self) -> None:
@@ -391,6 +398,9 @@ class RunSupervisor:
             if self._lapsed():
                 raise NotNowError(LAPSED)
             self._files.make(self.part)
+            if self._lease is not None:
+                # Nothing else on this node knows the run.
+                self._files.name(self.part)
             specs = [self._hooks.rank_spec(self.part, k.number, self._files) for k in idle]
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
@@ -398,6 +408,9 @@ class RunSupervisor:
                     rank.barrier = StartBarrier(self._fork_server, rank.files)
                 except ConnectionError as error:
                     raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
+            if self._lease is None:
+                # The journal of this machine has the run: the shims need not wait for its files.
+                self._files.name(self.part)
             if together or len(idle) > 1:
                 self._await_barrier(idle)
         except Exception as error:
@@ -626,6 +639,7 @@ class RunSupervisor:
         )
         try:
             self._files.make(self.part)
+            self._files.name(self.part)
             self._files.write_stop_order(self._stopping)
         except OSError:
             # A service that starts meanwhile then grants the whole grace again.
