@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
@@ -144,51 +145,24 @@ def _job_view(
     )
 
 
+_FOR_OTHERS: Final = (
+    *("id", "owner", "uid", "workers", "priority", "nice", "gsla", "isolation", "state"),
+    *("waiting_for", "submitted_s", "since_s", "started_s", "ended_s", "runs", "run", "gpus"),
+    *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
+    *("memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s", "stops_apart_s"),
+    *("public_log", "held", "awaits"),
+)
+
+
 def for_others(job: JobView) -> JobView:
     """Return the view of a job for other users of a private service.
 
-    It has only the fields named below, which show why devices are busy and for how long. It does
-    not show what the job is, nor texts that might say so.
+    It has only the fields of ``_FOR_OTHERS``, which show why devices are busy and for how long. It
+    does not show what the job is, nor texts that might say so.
     """
-    return JobView(
-        id=job.id,
-        owner=job.owner,
-        uid=job.uid,
-        command=(),
-        workload="",
-        workers=job.workers,
-        priority=job.priority,
-        nice=job.nice,
-        gsla=job.gsla,
-        isolation=job.isolation,
-        state=job.state,
-        why=job.state.value,
-        waiting_for=job.waiting_for,
-        submitted_s=job.submitted_s,
-        since_s=job.since_s,
-        started_s=job.started_s,
-        ended_s=job.ended_s,
-        runs=job.runs,
-        run=job.run,
-        gpus=job.gpus,
-        shares=job.shares,
-        co_runners=job.co_runners,
-        slowdown=job.slowdown,
-        predicted=job.predicted,
-        upper=job.upper,
-        predicted_by=job.predicted_by,
-        memory_mib=job.memory_mib,
-        memory_used_mib=job.memory_used_mib,
-        walltime_s=job.walltime_s,
-        retries=job.retries,
-        grace_s=job.grace_s,
-        checkpoint_s=job.checkpoint_s,
-        stops_apart_s=job.stops_apart_s,
-        public_log=job.public_log,
-        held=job.held,
-        awaits=job.awaits,
-        history=tuple(replace(step, why=step.state.value) for step in job.history),
-    )
+    kept = {name: getattr(job, name) for name in _FOR_OTHERS}
+    history = tuple(replace(step, why=step.state.value) for step in job.history)
+    return JobView(command=(), workload="", why=job.state.value, history=history, **kept)
 
 
 def device_views(live: Live) -> tuple[DeviceView, ...]:
