@@ -305,6 +305,8 @@ def _beginning(data: object) -> object:
         return {key: _beginning(data[key]) for key in keys}
     if isinstance(data, list):
         return [_beginning(value) for value in data[:_FIRST_ITEMS]]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return data[:_FIRST_ITEMS]
     return data
 
 

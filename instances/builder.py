@@ -297,7 +297,7 @@ class InstanceBuilder:
         given = {"gpu_model": gpu_model, "source": source, "confidence": confidence}
         shared = {name: value for name, value in given.items() if value is not None}
         entry = self._checked(workload, columns, {"mode": self._cluster.sharing, **shared})
-        require_slowdowns(columns["slowdown"].ravel().tolist(), "slowdown", "")
+        require_slowdowns(columns["slowdown"], "slowdown", "")
         self._remember_all(workload, columns["share"], entry.gpu_model)
         columns["mode"] = MODES.index(entry.mode)
         columns["source"] = None if entry.source is None else SOURCES.index(entry.source)

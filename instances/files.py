@@ -17,7 +17,15 @@ from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
 from dovetail.instances.reading.json_text import json_text
 from dovetail.instances.reading.plausible import require_entries
-from dovetail.instances.reading.raw_files import FilePath, read_text, write_text
+from dovetail.instances.reading.raw_files import (
+    FilePath,
+    decoded,
+    opened,
+    read_text,
+    whole,
+    write_text,
+)
+from dovetail.instances.reading.streaming import read_streamed
 from dovetail.instances.reading.syntax import (
     KUBERNETES,
     is_manifest,
@@ -46,7 +54,15 @@ def read_instance(path: FilePath) -> Instance:
         When it cannot be read, breaks a rule of the format, or has speeds or percentages as
         slowdowns.
     """
-    return parse_instance(read_text(path), path)
+    if _ending(os.fspath(path)) in _YAML_ENDINGS:
+        return parse_instance(read_text(path), path)
+    content = b""
+    with opened(path) as file:
+        data = read_streamed(file)
+        if data is None:
+            file.seek(0)
+            content = whole(file)
+    return parse_instance(_text(content, path), path) if data is None else _plausible(data, path)
 
 
 def parse_instance(text: str, path: FilePath) -> Instance:
@@ -57,9 +73,20 @@ def parse_instance(text: str, path: FilePath) -> Instance:
     InputError
         As `read_instance`.
     """
-    instance = _record(Instance, INSTANCE_FORMAT, _parsed(text, path), path)
+    return _plausible(_parsed(text, path), path)
+
+
+def _plausible(data: object, path: FilePath) -> Instance:
+    instance = _record(Instance, INSTANCE_FORMAT, data, path)
     require_entries(instance.slowdowns, source_name(path))
     return instance
+
+
+def _text(content: bytes, path: FilePath) -> str:
+    try:
+        return decoded(content)
+    except InputError as error:
+        raise error.at(source_name(path)) from None
 
 
 def read_plan(path: FilePath) -> Plan:

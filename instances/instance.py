@@ -43,7 +43,7 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
-from dovetail.instances.slowdowns.columns import KnownSlowdowns
+from dovetail.instances.slowdowns.columns import SlowdownsField
 from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ class Instance(Record):
     cluster: Cluster
     workloads: FrozenMapping[Name, Workload]
     jobs: tuple[Job, ...]
-    slowdowns: KnownSlowdowns = Field((), validate_default=True)
+    slowdowns: SlowdownsField = Field((), validate_default=True)
 
     @staticmethod
     def build(name: str, **rules: object) -> InstanceBuilder:

@@ -68,7 +68,7 @@ def add(options: Namespace) -> int:
         raise InputError("is the repository itself", "", source_name(options.repository))
     given = [read_dataset(path) for path in options.data]
     for path, added in zip(options.data, given, strict=True):
-        require_slowdowns(slowdowns_of(added.measurements), "slowdowns", source_name(path))
+        require_slowdowns([*slowdowns_of(added.measurements)], "slowdowns", source_name(path))
     data = reduce(DataSet.merged, given)
     sequence = Repository(options.repository).append(data.profiles, data.measurements)
     name = ", ".join(options.data)

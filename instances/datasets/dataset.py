@@ -165,7 +165,7 @@ class DataSet(Record):
             raise InputError(rule, "gpu_model")
         of_mode = self.in_mode(sharing).measurements
         measured = [found for found in of_mode if found.gpu_model == gpu_model]
-        require_slowdowns(slowdowns_of(measured), "measurements: slowdown", self.name)
+        require_slowdowns([*slowdowns_of(measured)], "measurements: slowdown", self.name)
         workloads = self.workloads(gpu_model)
         for name in chain.from_iterable(found.workloads for found in measured):
             workloads.setdefault(name, Workload(memory_mib=0.0))

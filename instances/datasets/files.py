@@ -122,7 +122,7 @@ def read_pairs(path: FilePath) -> PairTable:
     """
     rows, unknown = pairs_of(_stripped(_table(Path(path))))
     measurements = tuple(rows)
-    require_slowdowns(slowdowns_of(measurements), "slowdowns", source_name(path))
+    require_slowdowns([*slowdowns_of(measurements)], "slowdowns", source_name(path))
     unread = [f"columns that are not read: {listed(unknown)}"] if unknown else []
     return PairTable(measurements, (*unread, *doubts(measurements)))
 

@@ -13,8 +13,10 @@ import secrets
 import stat
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO, TextIO
+from typing import BinaryIO, TextIO, cast
 
 from dovetail.instances.errors import InputError, source_name
 
@@ -42,11 +44,28 @@ def read_bytes(path: FilePath) -> bytes:
     InputError
         When it cannot be read or is larger.
     """
+    with opened(path) as file:
+        return whole(file)
+
+
+@contextmanager
+def opened(path: FilePath) -> Iterator[BinaryIO]:
+    """Open a file at whose bytes one may look twice, decompressed if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, also while the caller reads it.
+    """
     name = os.fspath(path)
     try:
-        return _unpacked_bytes(name)
+        with _faults(), ExitStack() as stack:
+            file = stack.enter_context(_seekable(name))
+            packed = name.lower().endswith(".gz") or file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
     except InputError as error:
-        raise error.at(source_name(name)) from None
+        raise error if error.source else error.at(source_name(name)) from None
 
 
 def read_text(path: FilePath) -> str:
@@ -58,7 +77,7 @@ def read_text(path: FilePath) -> str:
         When it cannot be read, is larger or is not UTF-8.
     """
     try:
-        return _decoded(read_bytes(path))
+        return decoded(read_bytes(path))
     except InputError as error:
         raise error.at(source_name(path)) from None
 
@@ -100,32 +119,36 @@ def _unwritten(path: FilePath, error: OSError | ValueError) -> InputError:
     return InputError(f"cannot be written: {_reason(error)}", source=source)
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """Return the text of bytes in UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"must be UTF-8 text, got another byte at {error.start}") from None
 
 
-def _unpacked_bytes(name: str) -> bytes:
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn what may happen while a file is read into one line."""
     try:
-        raw = _raw_bytes(name)
-        if name.lower().endswith(".gz") or raw.startswith(_GZIP_MAGIC):
-            return _whole(gzip.GzipFile(fileobj=io.BytesIO(raw)))
+        yield
     except (gzip.BadGzipFile, zlib.error):
         raise InputError("must be a gzip file, got something else or a damaged one") from None
     except EOFError:
         raise InputError("must be a whole gzip file, got one cut short") from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {_reason(error)}") from None
-    return raw
 
 
-def _raw_bytes(name: str) -> bytes:
+def _seekable(name: str) -> BinaryIO:
+    """Open a file; what can be read only once is read."""
     if name == "-":
-        return _whole(_binary(sys.stdin))
-    with open(name, "rb") as file:
-        return _whole(file)
+        return io.BytesIO(whole(_binary(sys.stdin)))
+    file = Path(name).open("rb")  # noqa: SIM115 (the caller closes it)
+    if file.seekable():
+        return file
+    with file:
+        return io.BytesIO(whole(file))
 
 
 def _binary(stream: TextIO | None) -> BinaryIO:
@@ -134,7 +157,7 @@ def _binary(stream: TextIO | None) -> BinaryIO:
     return stream.buffer
 
 
-def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
+def whole(file: BinaryIO) -> bytes:
     """Return the content of an open file; more than `MOST_BYTES` is refused."""
     content = io.BytesIO()
     while chunk := file.read(_CHUNK_BYTES):

@@ -334,8 +334,11 @@ class Slowdowns(Sequence[SlowdownEntry]):
     @cached_property
     def _members(self) -> NDArray[np.int64]:
         """Both workloads with their shares as one number each, whatever their order."""
-        ends = np.sort(self.workload.astype(np.int64) * _SHARES + self.share, axis=1)
-        return np.asarray(ends[:, 0] * (len(self.names) * _SHARES) + ends[:, 1])
+        one, other = (self.workload[:, k] * np.int64(_SHARES) + self.share[:, k] for k in range(2))
+        members = np.minimum(one, other)
+        members *= len(self.names) * _SHARES
+        members += np.maximum(one, other, out=one)
+        return np.asarray(members)
 
     @cached_property
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -534,5 +537,5 @@ def _validated(value: object, records: ValidatorFunctionWrapHandler) -> Slowdown
 
 _VALID: Final[Any] = SlowdownEntry(pair=("a", "b"), slowdown=None)
 
-KnownSlowdowns = Annotated[Slowdowns, GetPydanticSchema(_schema)]
+SlowdownsField = Annotated[Slowdowns, GetPydanticSchema(_schema)]
 """The slowdowns of an instance, as a field of a record."""

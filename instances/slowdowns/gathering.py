@@ -44,7 +44,7 @@ class Gathering:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = {name: k for k, name in enumerate(names)}
         self._models: dict[str, int] = {}
-        self._parts: list[dict[str, NDArray[Any]]] = []
+        self._parts: list[dict[str, Any]] = []
         self._sets: dict[int, SlowdownEntry] = {}
         self.count = 0
 
@@ -70,8 +70,8 @@ class Gathering:
         good = fits(part)
         if not good.all():
             part = {name: None if v is None else v[good] for name, v in part.items()}
-        self._parts.append(part)
         odd: list[int] = np.setdiff1d(places, part["row"], assume_unique=True).tolist()
+        self._take(part)
         return odd
 
     def add_records(self, entries: Sequence[SlowdownEntry]) -> None:
@@ -94,12 +94,15 @@ class Gathering:
             values = {name: [getattr(e, name) for e in pairs] for name in _PAIR_FIELDS}
             part = self._arrays(values)
             assert part is not None
-            self._parts.append({**part, "row": np.array(rows, dtype=np.int32)})
+            self._take({**part, "row": np.array(rows, dtype=np.int32)})
 
     def gathered(self) -> dict[str, Any]:
         """Return the values of `Slowdowns`; nothing can be added afterwards."""
-        sizes = [len(part["row"]) for part in self._parts]
-        made = {name: self._whole(name, sizes) for name in COLUMNS}
+        self._join()
+        (part,) = self._parts
+        made: dict[str, Any] = {
+            name: column_of(name, part[name], len(part["row"])) for name in COLUMNS
+        }
         row = made["row"]
         if (row[1:] < row[:-1]).any():
             order = np.argsort(row)
@@ -107,11 +110,21 @@ class Gathering:
         sets = dict(sorted(self._sets.items()))
         return {"names": tuple(self._names), "models": tuple(self._models), **made, "sets": sets}
 
-    def _whole(self, name: str, sizes: Sequence[int]) -> NDArray[Any]:
+    def _take(self, part: dict[str, Any]) -> None:
+        self._parts.append(part)
+        if len(self._parts) >= _MOST_PARTS:
+            self._join()
+
+    def _join(self) -> None:
+        """Make one part of all; small ones would leave holes in memory."""
+        sizes = [len(part["row"]) for part in self._parts]
+        self._parts = [{name: self._whole(name, sizes) for name in COLUMNS}]
+
+    def _whole(self, name: str, sizes: Sequence[int]) -> NDArray[Any] | None:
         """Return a column, and forget its parts."""
         parts = [part.pop(name, None) for part in self._parts]
         if all(part is None for part in parts):
-            return column_of(name, None, sum(sizes))
+            return np.empty(0, dtype=np.int32) if name == "row" else None
         filled = (column_of(name, part, size) for part, size in zip(parts, sizes, strict=True))
         return np.concatenate(list(filled))
 
@@ -282,6 +295,7 @@ def _within(name: str, column: Floats) -> Bools:
     return np.asarray((column >= least) & (column <= most))
 
 
+_MOST_PARTS: Final = 32
 _NO_SHARES: Final = (None, None)
 _ODD: Final = object()
 _NAME: Final = TypeAdapter(Name)

@@ -109,7 +109,7 @@ def _prepared(
     if rows.mode not in made.modes:
         rule = f"{model} models sharing under {' or '.join(made.modes)}, not {rows.mode}"
         raise UnsupportedError(rule)
-    require_slowdowns(rows.slowdown.tolist(), "measurements: slowdown", data.name)
+    require_slowdowns(rows.slowdown, "measurements: slowdown", data.name)
     return PreparedModel(named(model), made, features, rows)
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdowns.columns import KnownSlowdowns, Slowdowns
+from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 
-COLUMNS = TypeAdapter(KnownSlowdowns)
+COLUMNS = TypeAdapter(SlowdownsField)
 RECORDS = TypeAdapter(tuple[SlowdownEntry, ...])
 
 NAMES = st.sampled_from("abcd")
