@@ -168,7 +168,15 @@ class Completion(JobValues):
         known.
     """
 
+    name = "completion"
+    judged_by = "completion"
+    reads_remaining = True
     grouped = True
+    timed = True
+    relative = True
+    by_kind = True
+    category = "completion"
+    rule = "they would end later than the forecast end of all jobs alone"
 
     def __init__(
         self,
@@ -177,7 +185,7 @@ class Completion(JobValues):
         gpu_price: float = 0.0,
         energy_price: float = 0.0,
     ) -> None:
-        super().__init__(compiled, "completion")
+        super().__init__(compiled)
         self._gpu_price = gpu_price
         self._joule_price = energy_price / _JOULES_PER_KWH
         self._forecast = queue or forecast(compiled, gpu_price)
@@ -212,7 +220,7 @@ class Completion(JobValues):
 
     def value(self, rows: Rows, job: Ints) -> Floats:
         """Return minus the price of the GPU of each group, NaN if the group would end too late."""
-        compiled = self._round
+        compiled = self.round
         end, running = self._ends(rows, job), compiled.jobs.running[job]
         last, until = end.max(axis=1), self._forecast.prices.until
         free = np.where(running, end, 0.0).max(axis=1)
@@ -238,12 +246,12 @@ class Completion(JobValues):
         if self._hold[job].any():
             gain += self._hold[job] * (until(due) - until(end))
         if self._joule_price:
-            gain += self._joule_price * self._energy_j[job] * self._round.jobs.workers[job]
+            gain += self._joule_price * self._energy_j[job] * self.round.jobs.workers[job]
         return np.asarray(gain)
 
     def _added_energy(self, rows: Rows, job: Ints, end: Floats) -> Floats:
         """Return the joules that each group takes in addition to those of its running jobs."""
-        compiled = self._round
+        compiled = self.round
         running = compiled.jobs.running[job]
         own = self._power_w[job]
         held = np.array(
@@ -268,12 +276,12 @@ class Completion(JobValues):
         return self._latest[1]
 
     def _ends_of(self, rows: Rows, job: Ints) -> Floats:
-        model = self._round.class_model[rows.gpu_class]
+        model = self.round.class_model[rows.gpu_class]
         left = np.empty(job.shape)
-        for k, name in enumerate(self._round.models):
+        for k, name in enumerate(self.round.models):
             left[model == k] = self._left[name][job[model == k]]
         whole = rows.slowdown * left
-        jobs = self._round.jobs
+        jobs = self.round.jobs
         running = jobs.running[job]
         if job.shape[1] != 2:
             joined = np.where(running, 0.0, whole).max(axis=1, keepdims=True)
@@ -283,11 +291,11 @@ class Completion(JobValues):
         rest = np.maximum(0.0, left - first / rows.slowdown)
         # A running job continues at its measured slowdown.
         measured = jobs.slowdown[job]
-        after = np.where(np.isnan(measured), self._round.slowdowns_alone(rows, job), measured)
+        after = np.where(np.isnan(measured), self.round.slowdowns_alone(rows, job), measured)
         end = np.minimum(whole, first + rest * after)
         # A gang with GPUs of several classes is slowed by its co-runners one after the other.
         spread = ~running & (
-            (jobs.workers[job] > self._round.class_alike[rows.gpu_class][:, None])
+            (jobs.workers[job] > self.round.class_alike[rows.gpu_class][:, None])
             | (rows.variant >= self._base)
         )
         # For a pair that already runs, the present slowdown is used.

@@ -86,9 +86,10 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """Return the tables of a round, or None if its groups have to be listed.
 
     That is the case if plans are not or might not be matchings, if no jobs may share, and if tables
-    do not determine the worth of a pair: under ``jct`` and ``energy``, and with sub-batches.
+    do not determine the worth of a pair: under objectives whose gains are not proportional or that
+    have rules, and with sub-batches.
     """
-    if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
+    if not _is_tabular(values) or not _in_plain_pairs(compiled):
         return None
     known = compiled.entries.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
@@ -119,6 +120,11 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         allowed=allowed,
         capacity=len(compiled.machines) - held,
     )
+
+
+def _is_tabular(values: JobValues) -> bool:
+    """Return whether each gain is the job's own at slowdown 1, in proportion to its slowdown."""
+    return values.proportional and not (values.ratio or values.grouped or values.has_rule)
 
 
 def _in_plain_pairs(compiled: Round) -> bool:

@@ -281,6 +281,22 @@ class Round:
         return tuple(found)
 
     @cached_property
+    def first_variant(self) -> Ints:
+        """The index of the first variant of each job among all variants, job by job, (n,)."""
+        sizes = np.array([len(variants) for variants in self.variants], dtype=np.int64)
+        return np.asarray(np.cumsum(sizes) - sizes)
+
+    @cached_property
+    def variant_job(self) -> Ints:
+        """The job of all variants, job by job."""
+        return np.array([v.job for variants in self.variants for v in variants], dtype=np.int64)
+
+    @cached_property
+    def variant_factor(self) -> Floats:
+        """``slowdown_factor`` of all variants, job by job."""
+        return np.array([v.slowdown_factor for variants in self.variants for v in variants])
+
+    @cached_property
     def residents(self) -> Mapping[str, tuple[Resident, ...]]:
         """The running jobs on each GPU that has some."""
         ids = self.machines.gpu_ids
@@ -384,11 +400,8 @@ class Round:
         It keeps its share and its sub-batch. A share without a known throughput is assumed to cost
         nothing.
         """
-        slowdown_factor = np.array(
-            [v.slowdown_factor for variants in self.variants for v in variants]
-        )
-        slowdown_factor = slowdown_factor.take(rows.variant, mode="clip")
-        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * slowdown_factor)
+        factor = self.variant_factor.take(rows.variant, mode="clip")
+        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * factor)
 
     @cached_property
     def least_alone(self) -> Floats:

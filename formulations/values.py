@@ -14,62 +14,101 @@ energy         w workers v / s, over power placed weight
 
 Every gain decreases with s, so a gang, which runs at the pace of its slowest worker, has the gain
 at its largest slowdown.
+
+What else formulations and solvers have to know of an objective are the class attributes of
+``JobValues``: built-in objectives and users' own differ in nothing else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.rounds import Round
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.requirements import require_fields
+from dovetail.instances.requirements import require_power, require_remaining
 
 LEAST_SENSITIVITY = 0.01
+
+RuleCategory = Literal["jct", "completion", "objective"]
+"""The word by which explanations name the rule of an objective."""
 
 SHORTER_BY = 1e-9
 """The relative amount by which sharing must shorten a mean completion."""
 
 
+def own_name(made: Callable[[Round], object]) -> str:
+    """Return the displayed name of a user's objective, by which it can be imported."""
+    return f"python:{made.__module__}.{getattr(made, '__qualname__', '')}"
+
+
 class JobValues:
     """The gains of the jobs of one round under one objective.
+
+    A subclass is an objective of its own: it overrides ``gain`` or sets ``scale``, and its class
+    attributes say which properties its values have. The defaults are true of every subclass,
+    except that more properties let solvers do less work.
 
     Parameters
     ----------
     compiled : Round
         The round.
-    objective : str
-        Name of the objective.
 
     Attributes
     ----------
-    objective : str
-        The objective whose rules decide which jobs may share and which fields are needed.
     name : str
         The displayed name: ``python:MODULE.CLASS`` for a user's subclass.
-    weight : (n,) float
-        The weight of each job.
+    judged_by : str
+        The built-in objective by whose rules the checker judges plans: ``throughput`` has no rules
+        beyond those of every round.
     two_stage : bool
         Whether the placed weight is maximised first.
     ratio : bool
-        Whether the gains are divided by the power of the GPUs in use (``energy``).
-    outside : (float, float)
-        The contribution of running jobs outside of the round to both terms of the ratio: gain and
-        watts.
+        Whether the gains are divided by the power of the GPUs in use, which must be known. Needs
+        ``two_stage``.
     minimised : bool
         Whether the value is shown with the opposite sign, as a cost.
     reads_remaining : bool
-        Whether a gain or a rule depends on the remaining time of a job.
+        Whether a gain or a rule depends on the remaining time of a job, which must be known.
+    pairs_only : bool
+        Whether at most two jobs may share a GPU.
+    grouped : bool
+        Whether a gain depends on the other jobs of the group, or groups have a ``value``.
+    timed : bool
+        Whether no group is allowed that would end later than its GPU is free (``Round.until_s``).
+    relative : bool
+        Whether the value is that of starting jobs: a plan in which no job starts is worth 0, so
+        groups that make every plan worth less are not needed.
+    proportional : bool
+        Whether the gain of a job is its gain at slowdown 1, which is not below 0, divided by its
+        slowdown; or, if ``minimised``, its gain at slowdown 1, which is not above 0, times it.
+        Large rounds of pairs then need no list of all pairs.
+    by_kind : bool
+        Whether jobs gain equally, apart from ``by_itself``, if they have the same workload, gSLA,
+        weight and priority, and the same remaining time if the values read it. Jobs of one GPU that
+        are equal in these are then counted instead of named.
+    category, rule : str
+        The word (``jct``, ``completion`` or ``objective``) and the clause by which explanations say
+        that ``may_share`` or ``value`` keeps jobs from sharing a GPU.
+    round : Round
+        The round.
+    weight : (n,) float
+        The weight of each job.
+    scale : (n,) float
+        The gain of each job at slowdown 1 and speed 1, less than 0 if ``minimised``; by default its
+        weight.
+    outside : (float, float)
+        The contribution of running jobs outside of the round to both terms of the ratio: gain and
+        watts.
     by_itself : (n,) float
         The part of each job's gain that depends neither on its slowdown nor on its co-runners; 0 if
         it is not separated from the rest.
-    grouped : bool
-        Whether a gain depends on the other jobs of the group, or groups have a ``value``.
 
     Raises
     ------
@@ -77,29 +116,43 @@ class JobValues:
         When the instance lacks a field that the objective needs.
     """
 
-    grouped = False
+    name: str = "throughput"
+    judged_by: ObjectiveName = "throughput"
+    two_stage: bool = False
+    ratio: bool = False
+    minimised: bool = False
+    reads_remaining: bool = False
+    pairs_only: bool = False
+    grouped: bool = False
+    timed: bool = False
+    relative: bool = False
+    proportional: bool = False
+    by_kind: bool = False
+    category: RuleCategory = "objective"
+    rule: str = "the objective does not let them share"
 
-    def __init__(self, compiled: Round, objective: ObjectiveName = "throughput") -> None:
-        if compiled.source is not None:
-            require_fields(compiled.source, objective)
-        self.objective = objective
-        self.name: str = objective
-        self.two_stage = objective in ("slowdown", "sensitivity", "energy")
-        self.ratio = objective == "energy"
+    def __init_subclass__(cls) -> None:
+        """Name the class, unless it has a name."""
+        super().__init_subclass__()
+        if "name" not in vars(cls):
+            cls.name = own_name(cls)
+
+    def __init__(self, compiled: Round) -> None:
+        if compiled.source is not None and self.reads_remaining:
+            require_remaining(compiled.source, self.name)
+        if compiled.source is not None and self.ratio:
+            require_power(compiled.source, self.name)
+        self.round = compiled
         self.outside = 0.0, 0.0
-        self.minimised = objective in ("slowdown", "sensitivity")
         self.weight = compiled.jobs.weight
-        self._round = compiled
-        self.reads_remaining = objective in ("jct", "completion")
+        self.scale: Floats = -self.weight if self.minimised else self.weight
         self.by_itself = np.zeros(len(compiled))
-        self._scale = self.weight / self._divisor()
-        if self.ratio:
-            # A running gang counts as a whole even if only some of its GPUs take part.
-            workers = np.maximum(compiled.jobs.workers, compiled.jobs.holds)
-            self._scale = self.weight * workers
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
         """Return the gain of each job at its slowdown on GPUs of one model.
+
+        By default it is ``scale`` times the job's speed over its slowdown or, if ``minimised``,
+        times its slowdown.
 
         Parameters
         ----------
@@ -111,8 +164,8 @@ class JobValues:
             The GPU model.
         """
         if self.minimised:
-            return np.asarray(-self._scale[job] * slowdown)
-        return np.asarray(self._scale[job] * self._round.speed[model][job] / slowdown)
+            return np.asarray(self.scale[job] * slowdown)
+        return np.asarray(self.scale[job] * self.round.speed[model][job] / slowdown)
 
     def gains(self, rows: Rows, job: Ints) -> Floats:
         """Return the gain of each job of some groups of one size, (n, size).
@@ -124,9 +177,9 @@ class JobValues:
         job : (n, size) int
             The jobs of the groups.
         """
-        model = self._round.class_model[rows.gpu_class]
+        model = self.round.class_model[rows.gpu_class]
         gain = np.empty(job.shape)
-        for index, name in enumerate(self._round.models):
+        for index, name in enumerate(self.round.models):
             here = model == index
             found = self.gain(job[here].ravel(), rows.slowdown[here].ravel(), name)
             gain[here] = found.reshape(-1, job.shape[1])
@@ -140,13 +193,86 @@ class JobValues:
         """
         return np.zeros(len(rows))
 
-    def _divisor(self) -> Floats:
-        jobs = self._round.jobs
-        if self.objective == "sensitivity":
-            return sensitivities(self._round)
-        if self.objective == "jct":
-            return np.where(jobs.remaining_s > 0, jobs.remaining_s, 1.0)
-        return np.ones(len(self._round))
+    def may_share(self, rows: Rows, job: Ints) -> Bools:
+        """Return which groups of two or more jobs the rule of the objective allows, (n,).
+
+        The arguments are those of ``gains``.
+        """
+        return np.ones(len(rows), dtype=bool)
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether ``may_share`` or ``pairs_only`` may refuse a group."""
+        return self.pairs_only or type(self).may_share is not JobValues.may_share
+
+
+class ThroughputValues(JobValues):
+    """Work per second, the default."""
+
+    name = "throughput"
+    proportional = True
+    by_kind = True
+
+
+class SlowdownValues(JobValues):
+    """Weighted slowdowns, after placing as much weight as possible."""
+
+    name = "slowdown"
+    judged_by = "slowdown"
+    two_stage = True
+    minimised = True
+    proportional = True
+    by_kind = True
+
+
+class SensitivityValues(SlowdownValues):
+    """Slowdowns over how much each depends on the co-runner."""
+
+    name = "sensitivity"
+    judged_by = "sensitivity"
+
+    def __init__(self, compiled: Round) -> None:
+        super().__init__(compiled)
+        self.scale = -(self.weight / sensitivities(compiled))
+
+
+class JctValues(JobValues):
+    """Rates over remaining times; pairs share only if they end earlier on average."""
+
+    name = "jct"
+    judged_by = "jct"
+    reads_remaining = True
+    pairs_only = True
+    by_kind = True
+    category = "jct"
+    rule = "the two would end no earlier on average than one after the other"
+
+    def __init__(self, compiled: Round) -> None:
+        super().__init__(compiled)
+        remaining = compiled.jobs.remaining_s
+        self.scale = self.weight / np.where(remaining > 0, remaining, 1.0)
+
+    def may_share(self, rows: Rows, job: Ints) -> Bools:
+        """Return which pairs end earlier on average."""
+        jobs, alone = self.round.jobs, self.round.variant_factor[rows.variant]
+        return shortens_mean_completion(
+            rows.slowdown, alone, jobs.remaining_s[job], jobs.running[job]
+        )
+
+
+class EnergyValues(JobValues):
+    """Work per joule, after placing as much weight as possible."""
+
+    name = "energy"
+    judged_by = "energy"
+    two_stage = True
+    ratio = True
+    by_kind = True
+
+    def __init__(self, compiled: Round) -> None:
+        super().__init__(compiled)
+        # A running gang counts as a whole even if only some of its GPUs take part.
+        self.scale = self.weight * np.maximum(compiled.jobs.workers, compiled.jobs.holds)
 
 
 def sensitivities(compiled: Round) -> Floats:

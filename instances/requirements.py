@@ -13,11 +13,7 @@ from dovetail.instances.slowdowns.shares import share_code
 
 
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:
-    """Refuse an instance that lacks a field that the objective needs.
-
-    ``jct`` and ``completion`` need ``remaining_s`` of every job. ``energy`` needs ``power_w`` of
-    every workload that a job runs and of every entry among these workloads with numbers for a GPU
-    model of the cluster; jobs that already run together need such an entry.
+    """Refuse an instance that lacks a field that a built-in objective needs.
 
     Raises
     ------
@@ -25,40 +21,50 @@ def require_fields(instance: Instance, objective: ObjectiveName) -> None:
         With the path of the first missing field.
     """
     if objective in ("jct", "completion"):
-        _require_remaining(instance, objective)
+        require_remaining(instance, objective)
     elif objective == "energy":
-        _require_workload_power(instance)
-        _require_entry_power(instance)
-        _require_running_power(instance)
+        require_power(instance, objective)
 
 
-def _require_remaining(instance: Instance, objective: ObjectiveName) -> None:
+def require_remaining(instance: Instance, objective: str) -> None:
+    """Refuse an instance in which a job has no ``remaining_s``."""
     for k, job in enumerate(instance.jobs):
         if job.remaining_s is None:
             raise InputError(f"objective {objective} needs this field", f"jobs[{k}].remaining_s")
 
 
-def _require_workload_power(instance: Instance) -> None:
+def require_power(instance: Instance, objective: str) -> None:
+    """Refuse an instance in which the power of a GPU may be unknown.
+
+    ``power_w`` is needed of every workload that a job runs and of every entry among these workloads
+    with numbers for a GPU model of the cluster; jobs that already run together need such an entry.
+    """
+    _require_workload_power(instance, objective)
+    _require_entry_power(instance, objective)
+    _require_running_power(instance, objective)
+
+
+def _require_workload_power(instance: Instance, objective: str) -> None:
     for job in instance.jobs:
         if instance.workloads[job.workload].power_w is None:
             path = field_path(field_path("workloads", job.workload), "power_w")
-            raise InputError("objective energy needs this field", path)
+            raise InputError(f"objective {objective} needs this field", path)
 
 
-def _require_entry_power(instance: Instance) -> None:
+def _require_entry_power(instance: Instance, objective: str) -> None:
     used = {job.workload for job in instance.jobs}
     models = {place.gpu.model for place in instance.places.values()}
     for k, entry in enumerate(instance.slowdowns):
         applies = entry.gpu_model is None or entry.gpu_model in models
         if applies and used.issuperset(entry.workloads) and _lacks_power(entry):
-            raise InputError("objective energy needs this field", f"slowdowns[{k}].power_w")
+            raise InputError(f"objective {objective} needs this field", f"slowdowns[{k}].power_w")
 
 
 def _lacks_power(entry: SlowdownEntry) -> bool:
     return entry.slowdown is not None and entry.power_w is None
 
 
-def _require_running_power(instance: Instance) -> None:
+def _require_running_power(instance: Instance, objective: str) -> None:
     """Refuse running jobs on a GPU whose power the instance does not give."""
     known = instance.entries
     for gpu, jobs in _running_together(instance):
@@ -67,8 +73,8 @@ def _require_running_power(instance: Instance) -> None:
         entry = known.get((model, members)) or known.get((None, members))
         if entry is None or entry.slowdown is None:
             names = listed([job.id for job in jobs])
-            rule = f"objective energy needs an entry with power_w for {names}, which run on {gpu}"
-            raise InputError(rule, "slowdowns")
+            needs = f"objective {objective} needs an entry with power_w for {names}"
+            raise InputError(f"{needs}, which run on {gpu}", "slowdowns")
 
 
 def _running_together(instance: Instance) -> Iterator[tuple[str, list[Job]]]:

@@ -125,7 +125,7 @@ def _in_few_kinds(problem: Problem) -> bool:
 
 def _in_own_best(problem: Problem) -> Choice | None:
     """Return the choice that prices prove without a search, or None."""
-    if not problem.values.grouped or problem.groups.members_apart > _MOST_PRICED:
+    if not problem.values.relative or problem.groups.members_apart > _MOST_PRICED:
         return None
     choice = own_best(problem.apart)
     note = "auto needed no search: prices of GPUs prove it"

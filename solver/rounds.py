@@ -14,10 +14,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-import numpy as np
-
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import idle_counts
+from dovetail.formulations.candidates.sites import plan_value
 from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.programs.placement import place
 from dovetail.formulations.programs.problems import Problem
@@ -307,7 +306,7 @@ class _Outcome:
         return self.before.instance if self.before else self.instance
 
     def _report(self, plan: Plan) -> CheckReport:
-        return check(self._given, plan, self.problem.values.objective)
+        return check(self._given, plan, self.problem.values.judged_by)
 
     def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, bound, warnings and reasons."""
@@ -345,20 +344,11 @@ class _Outcome:
         )
 
     def _value(self, plan: Plan, report: CheckReport) -> float:
-        """Return the checker's value, or the sum of the gains if it has none."""
+        """Return the checker's value, or what the objective's class says if it has none."""
         values = self.problem.values
-        if values.name == values.objective:
+        if report.objective == values.name:
             return report.value or 0.0
-        index = {job.id: k for k, job in enumerate(self.instance.jobs)}
-        gains = (
-            values.gain(
-                np.array([index[row.job]]),
-                np.array([report.job_slowdown[row.job]]),
-                self.instance.places[row.gpus[0]].gpu.model,
-            )
-            for row in plan.assignments
-        )
-        return math.fsum(float(gain[0]) for gain in gains)
+        return plan_value(values, plan.assignments, report.job_slowdown)
 
     def _stopped(self, gap: float | None) -> Stopped:
         if gap is not None and gap <= OPTIMAL_GAP:

@@ -190,7 +190,7 @@ class Groups:
     def _named(self, nth: Ints) -> Groups:
         """Return the groups with each member replaced by the job of this rank of its kind, (m,)."""
         job = self.kinds.in_order[self.kinds.start[self.job] + nth]
-        first = np.cumsum([0, *map(len, self.round.variants)])
+        first = self.round.first_variant
         named = replace(
             self,
             variant=self.variant + first[job] - first[self.job],

@@ -48,10 +48,10 @@ class Kinds:
     def of(cls, compiled: Round, values: JobValues) -> Kinds:
         """Return the kinds of a round's jobs under an objective.
 
-        Under a user's objective every job is a kind of its own, because it may read any field.
+        Under an objective that may read any other field every job is a kind of its own.
         """
         jobs, number = compiled.jobs, np.arange(len(compiled))
-        if values.name != values.objective:
+        if not values.by_kind:
             return cls.apart(len(number))
         own = (jobs.workers > 1) | jobs.running
         columns = [

@@ -1,8 +1,8 @@
 """Listing every group of jobs that may hold one GPU together.
 
-Hard constraints that concern a single GPU (entries, shares, memory, gSLA, the jct rule) are checked
-here, once: a group that breaks one is never listed. Neither is a group if another group of the same
-jobs is as good or better in every respect.
+Hard constraints that concern a single GPU (entries, shares, memory, gSLA, the objective's rule) are
+checked here, once: a group that breaks one is never listed. Neither is a group if another group of
+the same jobs is as good or better in every respect.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ class _Lister(RowRules):
 
     @property
     def _priceable(self) -> bool:
-        """Whether the gain of a job in a group depends on its own slowdown only."""
+        """Whether a group's worth depends on its jobs' own slowdowns only."""
         one_each = bool((self.round.jobs.workers == 1).all())
-        return one_each and not self.values.grouped and self.values.objective != "jct"
+        return one_each and not self.values.grouped and not self.values.has_rule
 
     def _divided(
         self, candidates: Sequence[CandidateRows]
@@ -242,6 +242,8 @@ class _Lister(RowRules):
             residents = self._residents(classes)
             for known in self.round.entries.joins(model, held):
                 free = known.workload[:, len(held) :]
+                if self.values.pairs_only and known.workload.shape[1] > 2:
+                    continue
                 wanted = (free[:, :, None] == free[:, None]).sum(axis=2)
                 able = np.flatnonzero((waiting[free] >= wanted).all(axis=1))
                 if len(able):
@@ -414,8 +416,8 @@ class _Lister(RowRules):
         candidate, variant = candidate[row], variant[row]
         found = self.rows(candidates, candidate, variant)
         keep = in_order(variant, candidates.twin[candidate])
-        if self.values.objective == "jct":
-            keep &= self.shortens(found)
+        if self.values.has_rule:
+            keep &= self.values.may_share(found, self.job[found.variant])
         row, candidate, worth = row[keep], candidate[keep], self._worth(found.take(keep))
         able = ~np.isnan(worth)
         return row[able], candidate[able], worth[able]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.row_rules import RowRules
 from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.candidates.sites import Site
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
     GSLA_TOLERANCE,
@@ -32,7 +33,6 @@ from dovetail.formulations.slowdowns import ANY_SHARE, Colocations, Members
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
-from dovetail.instances.plan import Assignment
 from dovetail.instances.slowdowns.shares import share_code, share_of
 
 NONE_DISPLACED: Final = -1
@@ -46,9 +46,9 @@ class Refusal(IntEnum):
 
     ``NONE``: nothing; ``HOST``: the node's host has too little left; ``TAKEN``: the GPU is full;
     ``FIGURES``: a gSLA or memory, which other figures would satisfy; ``OBJECTIVE``: the rule of the
-    objective (``jct``, ``completion``); ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE``: the same on a
-    full GPU; ``UNKNOWN``: no slowdown is known; ``APART``: gangs share only whole; ``CLOSED``: no
-    job may join (constraint 5 of the round problem).
+    objective; ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE``: the same on a full GPU; ``UNKNOWN``: no
+    slowdown is known; ``APART``: gangs share only whole; ``CLOSED``: no job may join (constraint 5
+    of the round problem).
     """
 
     NONE = 0
@@ -68,45 +68,6 @@ _TAKEN[Refusal.NONE] = Refusal.TAKEN
 _TAKEN[Refusal.FIGURES] = Refusal.TAKEN_FIGURES
 _TAKEN[Refusal.OBJECTIVE] = Refusal.TAKEN_OBJECTIVE
 """The reason against a group on a full GPU, by the reason if the GPU had room."""
-
-
-class Site(NamedTuple):
-    """GPUs of one class that hold the same jobs under a plan.
-
-    Attributes
-    ----------
-    gpu_class : int
-        Index of the class.
-    model : str
-        The GPU model.
-    occupants : tuple of Resident
-        The jobs on each GPU: the running jobs, then the starting jobs.
-    gpus : tuple of str
-        The ids of the GPUs.
-    """
-
-    gpu_class: int
-    model: str
-    occupants: tuple[Resident, ...]
-    gpus: tuple[str, ...]
-
-
-def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
-    """Return the sites of a valid plan, in the order of their first GPU."""
-    index = {name: k for k, name in enumerate(compiled.jobs.ids)}
-    held: dict[str, list[Resident]] = defaultdict(list)
-    for row in assignments:
-        ways = compiled.variants[index[row.job]]
-        variant = next((v for v in ways if v.sub_batch == row.sub_batch), ways[0])
-        if not compiled.jobs.running[variant.job]:
-            for gpu, share in zip(row.gpus, row.shares, strict=True):
-                held[gpu].append(Resident(variant, share))
-    found: dict[tuple[int, tuple[Resident, ...]], list[str]] = defaultdict(list)
-    for k, each in enumerate(compiled.classes):
-        for gpu in each.gpus:
-            found[k, (*each.residents, *held.get(gpu, ()))].append(gpu)
-    sites = [Site(k, compiled.classes[k].model, o, tuple(g)) for (k, o), g in found.items()]
-    return tuple(sorted(sites, key=lambda site: compiled.machines.number[site.gpus[0]]))
 
 
 @dataclass(frozen=True)
@@ -291,7 +252,7 @@ class Refusals(RowRules):
     def _judged(self, job: int) -> Floats:
         each, lacking = self.candidates(job), self.lacking(job)
         level = np.where(lacking > 0, Refusal.FIGURES, Refusal.NONE)
-        if self.values.objective == "jct" or self.values.grouped:
+        if self.values.has_rule or self.values.grouped:
             level = np.where(self._allowed(job), level, Refusal.OBJECTIVE)
         level = np.where(each.displaced == NONE_DISPLACED, level, _TAKEN[level])
         level = np.where(each.fixed == Refusal.NONE, level, each.fixed)
@@ -488,21 +449,19 @@ class Refusals(RowRules):
         return team, np.array(size, dtype=np.int64)
 
     def _allowed(self, job: int) -> Bools:
-        """Return which candidates the rule of the objective allows."""
-        each, jct = self.candidates(job), self.values.objective == "jct"
-        asked = each.fixed == Refusal.NONE
-        if not jct:
+        """Return which candidates with figures the objective allows."""
+        each, values = self.candidates(job), self.values
+        found = (each.size <= 2) | (not values.pairs_only)
+        for size in (size for size in self._places if size > 1):
+            open_ = found & (each.size == size) & (each.fixed == Refusal.NONE)
+            if values.has_rule and open_.any():
+                rows = self.groups_of(job, np.flatnonzero(open_))
+                found[open_] = values.may_share(rows, self.job[rows.variant])
             # Values are expensive: they are computed only if nothing else rules out a group.
-            asked &= self.lacking(job) == 0
-        found = np.ones(len(each.site), dtype=bool)
-        for size in self._places:
-            which = np.flatnonzero((each.size == size) & asked)
-            if size > 1 and len(which):
-                rows = self.groups_of(job, which)
-                if jct:
-                    found[which] = self.shortens(rows)
-                else:
-                    found[which] = ~np.isnan(self.values.value(rows, self.job[rows.variant]))
+            open_ &= found & (self.lacking(job) == 0)
+            if values.grouped and open_.any():
+                rows = self.groups_of(job, np.flatnonzero(open_))
+                found[open_] = ~np.isnan(values.value(rows, self.job[rows.variant]))
         return found
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.rows import CandidateRows, Rows
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
 from dovetail.formulations.slowdowns import Colocations
-from dovetail.formulations.values import JobValues, shortens_mean_completion
+from dovetail.formulations.values import JobValues
 
 
 class RowRules:
@@ -28,15 +28,15 @@ class RowRules:
         self.values = values
         self.variants = tuple(v for variants in compiled.variants for v in variants)
         jobs = compiled.jobs
-        self.job = np.array([v.job for v in self.variants], dtype=np.int64)
+        self.job = compiled.variant_job
         self.memory = np.array([v.memory_mib for v in self.variants])
-        self.slowdown_factor = np.array([v.slowdown_factor for v in self.variants])
+        self.slowdown_factor = compiled.variant_factor
         self.stretched = bool((self.slowdown_factor != 1).any())
         self.accepted = most_bound(jobs.gsla)[self.job]
         self.latency = jobs.latency[self.job]
         self.workers = jobs.workers[self.job]
         self.pending = ~jobs.running[self.job]
-        self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled)))
+        self.first_of_job = compiled.first_variant
         self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
         self._host = _slowdown_on_hosts(compiled)
 
@@ -99,16 +99,6 @@ class RowRules:
         hosts = self.round.hosts
         assert hosts is not None
         return np.asarray(hosts.class_node[gpu_class])
-
-    def shortens(self, rows: Rows) -> Bools:
-        """Return which groups the rule of ``jct`` allows: pairs that end earlier on average."""
-        job = self.job[rows.variant]
-        if job.shape[1] > 2:
-            return np.zeros(len(job), dtype=bool)
-        running = ~self.pending[rows.variant]
-        alone = self.slowdown_factor[rows.variant]
-        remaining = self.round.jobs.remaining_s[job]
-        return shortens_mean_completion(rows.slowdown, alone, remaining, running)
 
 
 def _slowdown_on_hosts(compiled: Round) -> Floats | None:

@@ -111,7 +111,7 @@ class Problem:
         """The candidate groups, without those that no best plan needs or that have no room."""
         budget = self._budget.part(_LISTING)
         groups = list_groups(self.round, self.values, budget, self._at_paces, self.kinds)
-        return fitting(worthwhile(groups) if self.values.grouped else groups)
+        return fitting(worthwhile(groups) if self.values.relative else groups)
 
     @cached_property
     def tables(self) -> PairTables | None:

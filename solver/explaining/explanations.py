@@ -11,6 +11,7 @@ gsla        it, or a job it would join, would be slowed more than its owner acce
 host        a resource of its node other than GPUs (such as processor cores) is in use
 jct         sharing would not let the two end earlier on average (objective ``jct`` only)
 completion  they would end later than all jobs, each alone (objective ``completion`` only)
+objective   a rule of a user's own objective keeps it from sharing
 unknown     no slowdown is known with any job that it could join
 closed      running jobs on the GPU break a limit already, so that nothing may join
 capacity    none of these: it could start, or start in place of another job, but the plan

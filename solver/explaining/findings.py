@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from dovetail.formulations.candidates.refusals import (
     Candidates,
     Refusal,
     Refusals,
-    Site,
-    sites_of,
 )
 from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.candidates.sites import Site, rows_at, sites_of, worth
 from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.instances._record import IDLE, AnyShare, listed
@@ -165,7 +164,7 @@ class Finder:
             for model in self.round.models
         ]
         self._held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
-        self._now = lru_cache(maxsize=None)(self._group_at)
+        self._now = cache(lambda k: rows_at(self.round, self.sites[k]))
         self._measurable_of: tuple[Candidates, Bools] | None = None
 
     def name(self, occupant: Resident) -> str:
@@ -298,14 +297,15 @@ class Finder:
         """Return the change of the objective if a job started as found."""
         met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
         touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
-        before, worth_before = self._gains((int(self._number[k]), self._now(k)) for k in touched)
+        held = [(int(self._number[k]), self._now(k)) for k in touched]
+        before, worth_before = worth(self.values, held)
         taken = {int(pick.ways.site[pick.row]): pick.number for pick in finding.picks}
-        left = [(int(self._number[k]) - taken.get(k, 0), self._now(k)) for k in touched]
+        left = [(number - taken.get(k, 0), r) for k, (number, r) in zip(touched, held, strict=True)]
         new = [
             (pick.number, self.refusals.groups_of(index, np.array([pick.row])))
             for pick in finding.picks
         ]
-        after, worth_after = self._gains([*new, *(each for each in left if each[0])])
+        after, worth_after = worth(self.values, [*new, *(each for each in left if each[0])])
         parts = [gain - before.get(job, 0.0) for job, gain in after.items()]
         change = math.fsum([*parts, worth_after - worth_before])
         largest = max(map(abs, [*after.values(), *before.values(), worth_after]))
@@ -336,43 +336,6 @@ class Finder:
         if change == 0:
             return f", but {self.values.name} would not rise"
         return f", but {self.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
-
-    def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
-        """Return the least gain of each job, and the additional value of the groups."""
-        least: dict[int, float] = {}
-        worth = 0.0
-        for number, group in held:
-            jobs = self.refusals.job[group.variant]
-            worth += number * float(self.values.value(group, jobs)[0])
-            for job, gain in zip(jobs[0].tolist(), self.values.gains(group, jobs)[0], strict=True):
-                least[job] = min(float(gain), least.get(job, math.inf))
-        return least, worth
-
-    def _group_at(self, index: int) -> Rows:
-        """Return the group that the site with this index holds under the plan."""
-        site = self.sites[index]
-        variant = [self.refusals.number[o.variant] for o in site.occupants]
-        return Rows(
-            gpu_class=np.array([site.gpu_class]),
-            variant=np.array([variant]),
-            share=np.array([[share_code(o.share) for o in site.occupants]]),
-            slowdown=np.array([self._slowdowns_at(site)]),
-            power_w=np.array([np.nan]),
-        )
-
-    def _slowdowns_at(self, site: Site) -> tuple[float, ...]:
-        """Return the slowdown of each job at a site under the plan."""
-        occupants = site.occupants
-        if not any(map(self.starts, occupants)):
-            return self.round.resident_slowdowns(site.gpus[0])
-        if len(occupants) == 1:
-            return (self.round.alone(*occupants[0]) or 1.0,)
-        workload = self.round.jobs.workload
-        members = [(int(workload[o.variant.job]), share_code(o.share)) for o in occupants]
-        known = self.round.entries.find(site.model, members)
-        if known is None:
-            raise AssertionError("jobs that start together in a valid plan have a known slowdown")
-        return known.times([o.variant.slowdown_factor for o in occupants]).slowdown
 
     # -- missing measurements -------------------------------------------------------------------
 

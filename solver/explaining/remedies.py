@@ -224,7 +224,7 @@ class Remedies:
             return None
         differing = {**repaired, **finder.started(index, finding)}
         # Rules about more than one GPU are left to the checker.
-        several = self._objective == "completion" or finder.round.hosts is not None
+        several = finder.values.grouped or finder.round.hosts is not None
         if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
         return _ChangedStart(problem, finder, index, finding, tuple(differing.values()))

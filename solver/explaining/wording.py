@@ -21,6 +21,7 @@ Category = Literal[
     "host",
     "jct",
     "completion",
+    "objective",
     "closed",
     "capacity",
     "stopped",
@@ -174,12 +175,12 @@ class Wording:
 
     def _objective_text(self, way: Pick) -> tuple[Category, str]:
         where = f"{self._beside(way)}{self._instead(way)}"
-        if self._finder.values.objective != "jct":
-            late = "they would end later than the forecast end of all jobs alone"
-            return "completion", f"{where} {late}"
-        if len(way.others) > 1:
-            return "jct", f"{where} it would be one too many: under jct only two may share"
-        return "jct", f"{where} the two would end no earlier on average than one after the other"
+        values = self._finder.values
+        if len(way.others) > 1 and values.pairs_only:
+            rule = f"it would be one too many: under {values.name} only two may share"
+        else:
+            rule = values.rule
+        return values.category, f"{where} {rule}"
 
     def _closed_text(self, way: Pick) -> str:
         held = listed(map(self._finder.name, way.site.occupants), 2)

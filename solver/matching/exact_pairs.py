@@ -146,10 +146,11 @@ class _MatchingSearch(StagedSearch):
     def _is_proven(self) -> bool:
         """Whether the values of all pairs, and their completeness, can be read from the instance.
 
-        The sets of three that a forecast allows to share are not read again.
+        Neither are the groups of running jobs whose values depend on each other read again, nor the
+        sets of three that such an objective allows to share.
         """
         values, entries = self.problem.values, self.problem.round.entries
-        if self.problem.round.source is None or (values.grouped and values.name != "completion"):
+        if self.problem.round.source is None or (values.grouped and not values.relative):
             return False
         return not (values.grouped and entries.sets and entries.rules.max_jobs_per_gpu > 2)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,14 +25,15 @@ import scipy.sparse as sp
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.checking.completion import AloneForecast
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy
 from dovetail.instances.checking.reading import running_jobs
-from dovetail.instances.instance import Instance, Job, Workload
+from dovetail.instances.instance import Job, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, share_code, share_of
+from dovetail.solver.matching.definitions import SeatColumns, definition, slowdowns_alone
 from dovetail.solver.pairing.certificate import bound_errors
 from dovetail.solver.pairing.result import Matching
 from dovetail.solver.types import Proven
@@ -68,38 +69,9 @@ def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven
     problem : Problem
         The round, formulated again.
     """
-    reading = _Reading(problem.round.instance, problem.values, decided)
+    reading = _Reading(problem.round, problem.values, decided)
     errors = (*reading.errors(), *bound_errors(found, **reading.arguments()))
     return Proven(found.bound + reading.kept(), errors)
-
-
-@dataclass(frozen=True)
-class _SeatColumns:
-    """Columns of seats, (n,) each.
-
-    ``share`` is ``_ANY`` for waiting jobs, ``left_s`` are the seconds left alone at full batch,
-    ``end_s`` is when a job ends if nothing starts, and ``rent`` what it pays until then
-    (``completion``).
-    """
-
-    job: Ints
-    workload: Ints
-    share: Ints
-    growth: Floats
-    memory_mib: Floats
-    gsla: Floats
-    late: Bools
-    runs: Bools
-    size: Ints
-    left_s: Floats
-    end_s: Floats
-    rent: Floats
-
-    def take(self, which: Ints) -> _SeatColumns:
-        return _SeatColumns(*(getattr(self, each.name)[which] for each in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.job)
 
 
 class _Sharing(NamedTuple):
@@ -111,20 +83,21 @@ class _Sharing(NamedTuple):
     slowdown: tuple[float, float]
     upper: tuple[float, float]
     tail: tuple[float, float]
+    power_w: float
 
 
 class _Reading:
-    def __init__(self, instance: Instance, values: JobValues, decided: Bools) -> None:
-        self.instance = instance
+    def __init__(self, compiled: Round, values: JobValues, decided: Bools) -> None:
+        self.instance = instance = compiled.instance
         self.cluster = instance.cluster
-        self.values = values
         self.decided = decided
         self.before = Occupancy(instance, running_jobs(instance))
+        self.definition = definition(compiled, values, self.before)
         self.place = {name: k for k, name in enumerate(instance.workloads)}
         self.workloads = tuple(instance.workloads.values())
         self.index = {job.id: k for k, job in enumerate(instance.jobs)}
         self.model = next((p.gpu.model for p in instance.places.values()), "")
-        self.weight = np.array([job.weight for job in instance.jobs], dtype=np.float64)
+        self._solo = slowdowns_alone(self.workloads)
 
     # -- the pairing problem of the round ------------------------------------------------------
 
@@ -152,20 +125,11 @@ class _Reading:
     def kept(self) -> float:
         """Return the value of the running jobs without a decision."""
         jobs = [self.index[job.id] for job in self._undecided()]
-        return math.fsum(self._as_they_are(jobs))
+        return math.fsum(self.definition.now(jobs))
 
     def _undecided(self) -> list[Job]:
         jobs = zip(self.instance.jobs, self.decided.tolist(), strict=True)
         return [job for job, decided in jobs if job.running and not decided]
-
-    def _as_they_are(self, jobs: Sequence[int]) -> list[float]:
-        """Return the values of running jobs if no job joins them."""
-        if self.forecast is not None:
-            return [0.0] * len(jobs)  # only starting jobs have a value
-        names = [self.instance.jobs[k].id for k in jobs]
-        slowdown = np.array([self.before.effects[name].slowdown for name in names])
-        gains: list[float] = self._gain(np.array(jobs, dtype=np.int64), slowdown).tolist()
-        return gains
 
     def _left_out(self) -> Iterator[str]:
         """Find running jobs without a decision that a job could join."""
@@ -190,8 +154,8 @@ class _Reading:
 
     def _sets(self) -> Iterator[str]:
         """Find three or more jobs that could share a GPU."""
-        if self.values.objective == "jct":
-            return  # which allows at most two
+        if self.definition.pairs_only:
+            return
         residents = [
             gpu.jobs for gpu in self.before.gpus.values() if not any(map(self._over_gsla, gpu.jobs))
         ]
@@ -207,35 +171,29 @@ class _Reading:
     # -- seats -----------------------------------------------------------------------------------
 
     @cached_property
-    def forecast(self) -> AloneForecast | None:
-        """The forecast of ``completion``, None under other objectives."""
-        return AloneForecast(self.before) if self.values.name == "completion" else None
-
-    @cached_property
-    def seats(self) -> _SeatColumns:
+    def seats(self) -> SeatColumns:
         """The seats of all jobs that may join or be joined."""
         rows = [row for job in self.instance.jobs for row in self._seats_of(job)]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in fields(_SeatColumns))
-        kinds = (np.int64, np.int64, np.int64, float, float, float, bool, bool, np.int64)
-        types = (*kinds, float, float, float)
-        return _SeatColumns(*(np.array(c, dtype=t) for c, t in zip(columns, types, strict=True)))
+        columns = zip(*rows, strict=True) if rows else ([] for _ in fields(SeatColumns))
+        whole, real = np.int64, float
+        types = (whole, whole, whole, whole, real, real, real, bool, bool, whole)
+        return SeatColumns(*(np.array(c, dtype=t) for c, t in zip(columns, types, strict=True)))
 
     def _seats_of(self, job: Job) -> Iterator[tuple[Any, ...]]:
         index, workload = self.index[job.id], self.instance.workloads[job.workload]
         if not job.running:
-            places = [(_ANY, each) for each in _waiting(job, workload)]
+            places = [(k, _ANY, each) for k, each in enumerate(_waiting(job, workload))]
         elif self._over_gsla(self.before.placed[job.id]):
             places = []
         else:
             placed = self.before.placed[job.id]
             alone = [g for g in job.gpus or () if len(self.before.gpus[g].jobs) == 1]
-            places = [(share, placed) for share in {share_code(placed.share[g]) for g in alone}]
-        left = (job.remaining_s or 0.0) / workload.speed.get(self.model, 1.0)
-        end, rent = self._end_if_it_waits(job, left)
-        for share, placed in places:
+            places = [(0, share, placed) for share in {share_code(placed.share[g]) for g in alone}]
+        for way, share, placed in places:
             yield (
                 index,
                 self.place[job.workload],
+                way,
                 share,
                 placed.growth,
                 placed.memory_mib + self.cluster.per_process_mib,
@@ -243,18 +201,7 @@ class _Reading:
                 job.priority == "latency",
                 job.running,
                 job.workers,
-                left,
-                end,
-                rent,
             )
-
-    def _end_if_it_waits(self, job: Job, left_s: float) -> tuple[float, float]:
-        if self.forecast is None:
-            return 0.0, 0.0
-        if not job.running:
-            return self.forecast.end_s[job.id], self.forecast.rent(job)
-        due = self.before.effects[job.id].slowdown * left_s
-        return due, job.workers * self.forecast.price(due)
 
     def _over_gsla(self, placed: JobOnGpus) -> bool:
         gsla, effect = placed.job.gsla, self.before.effects.get(placed.job.id)
@@ -321,9 +268,11 @@ class _Reading:
             alone = float(self._solo[a, s]), float(self._solo[b, t])
             upper = tuple(map(max, upper, alone))
             tail = tuple(map(max, tail, alone))
-            yield _Sharing(a, b, (s, t), _two(slow), _two(upper), _two(tail))
+            power_w = math.nan if entry.power_w is None else entry.power_w
+            yield _Sharing(a, b, (s, t), _two(slow), _two(upper), _two(tail), power_w)
             if a == b and s != t:
-                yield _Sharing(b, a, (t, s), _two(slow[::-1]), _two(upper[::-1]), _two(tail[::-1]))
+                mirrored = (_two(figures[::-1]) for figures in (slow, upper, tail))
+                yield _Sharing(b, a, (t, s), *mirrored, power_w)
 
     # -- pairs -----------------------------------------------------------------------------------
 
@@ -338,7 +287,9 @@ class _Reading:
             row = k[has_room]
             growth = np.stack([mine.growth, other.growth])
             slowdown = table.slowdown[:, row] * growth
-            value, may = self._value(mine, other, slowdown, table.shares[:, row])
+            value, may = self.definition.pairs(
+                (mine, other), slowdown, table.shares[:, row], table.power_w[row]
+            )
             first, second = mine.job[may], other.job[may]
             found.add(first, second, value[may], self._shares_in_part(first, second))
         return found
@@ -405,7 +356,7 @@ class _Reading:
         keep = np.flatnonzero(self._allowed(self.seats, i, j, k, table))
         return i[keep], j[keep], k[keep], table
 
-    def _allowed(self, seats: _SeatColumns, i: Ints, j: Ints, k: Ints, table: _Table) -> Bools:
+    def _allowed(self, seats: SeatColumns, i: Ints, j: Ints, k: Ints, table: _Table) -> Bools:
         """Return which pairs of seats break no rule of one GPU; each pair of jobs appears once."""
         runs = seats.runs
         size, whole = seats.size, self.cluster.gang_sharing == "whole"
@@ -422,36 +373,6 @@ class _Reading:
             keep &= bound * seats.growth[seat] <= seats.gsla[seat]
         return np.asarray(keep)
 
-    def _value(
-        self, mine: _SeatColumns, other: _SeatColumns, slowdown: Floats, shares: Ints
-    ) -> tuple[Floats, Bools]:
-        """Return the values of pairs, and which the rule of the objective allows."""
-        if self.forecast is not None:
-            return self._saved((mine, other), slowdown, shares)
-        gains = [self._gain(each.job, s) for each, s in zip((mine, other), slowdown, strict=True)]
-        may = np.ones(len(mine), dtype=bool)
-        if self.values.objective == "jct":
-            may = _shortens((mine, other), slowdown, self._remaining)
-        return _lowered(*gains), may
-
-    @cached_property
-    def _remaining(self) -> Floats:
-        return np.array([job.remaining_s or 0.0 for job in self.instance.jobs])
-
-    def _gain(self, job: Ints, slowdown: Floats) -> Floats:
-        """Return the gains of jobs at slowdowns, by the definition of the objective."""
-        if self.values.name not in ("throughput", "jct"):
-            return np.asarray(self.values.gain(job, slowdown, self.model))  # the user's own
-        rate = self._speed[job] / slowdown
-        if self.values.name == "jct":
-            rate = rate / np.where(self._remaining[job] > 0, self._remaining[job], 1.0)
-        return np.asarray(self.weight[job] * rate)
-
-    @cached_property
-    def _speed(self) -> Floats:
-        of = [w.speed.get(self.model, 1.0) for w in self.workloads]
-        return np.array([of[self.place[job.workload]] for job in self.instance.jobs])
-
     # -- single jobs -----------------------------------------------------------------------------
 
     def _alone(self) -> Floats:
@@ -460,81 +381,28 @@ class _Reading:
         seats = self.seats
         fits = ~seats.runs & (seats.memory_mib <= self.room_mib) & (seats.size <= self.idle)
         rows = [
-            (k, slowdown * float(seats.growth[k]))
+            (k, slowdown * float(seats.growth[k]), share)
             for k in np.flatnonzero(fits).tolist()
-            for slowdown in self._slowdowns_alone(self.workloads[seats.workload[k]])
+            for share, slowdown in self._slowdowns_alone(self.workloads[seats.workload[k]])
             if slowdown * seats.growth[k] <= seats.gsla[k]
         ]
         if rows:
-            seat, slowdown = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
-            np.maximum.at(value, seats.job[seat], self._value_alone(seats.take(seat), slowdown))
+            seat, slowdown, share = map(np.array, zip(*rows, strict=True))
+            worth = self.definition.alone(seats.take(seat), slowdown, share)
+            np.maximum.at(value, seats.job[seat], worth)
         decided = np.flatnonzero(self.decided)
-        now = np.array(self._as_they_are(decided.tolist()), dtype=np.float64)
+        now = np.array(self.definition.now(decided.tolist()), dtype=np.float64)
         value[decided] = now - _ROUNDING * np.abs(now)
         return value
 
-    def _value_alone(self, seats: _SeatColumns, slowdown: Floats) -> Floats:
-        if self.forecast is None:
-            return _lowered(self._gain(seats.job, slowdown))
-        end = slowdown * seats.left_s
-        gain = self.weight[seats.job] * (seats.end_s - end)
-        return _lowered(gain, seats.rent, -seats.size * self._price_from_idle(end))
-
-    def _slowdowns_alone(self, workload: Workload) -> Iterator[float]:
-        yield 1.0
+    def _slowdowns_alone(self, workload: Workload) -> Iterator[tuple[int, float]]:
+        """Yield the shares at which a job may start alone, and its slowdown there."""
+        yield NO_CAP, 1.0
         for share in self.cluster.shares if self.cluster.start_capped else ():
             if share == IDLE:
-                yield from () if workload.isolation is None else (1.0,)
+                yield from () if workload.isolation is None else ((share_code(share), 1.0),)
             elif {100, share} <= workload.throughput.keys() and self._within_shares([share]):
-                yield workload.throughput[100] / workload.throughput[share]
-
-    # -- completion ------------------------------------------------------------------------------
-
-    def _saved(
-        self, seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, shares: Ints
-    ) -> tuple[Floats, Bools]:
-        """Return the seconds of weighted completion time that pairs save, and which are allowed."""
-        assert self.forecast is not None
-        left = np.stack([each.left_s for each in seats])
-        whole = slowdown * left
-        first = whole.min(axis=0)
-        after = np.stack(
-            [
-                self._solo[each.workload, s] * each.growth
-                for each, s in zip(seats, shares, strict=True)
-            ]
-        )
-        end = np.minimum(whole, first + np.maximum(0.0, left - first / slowdown) * after)
-        terms: list[Floats] = []
-        for each, ends in zip(seats, np.asarray(end, dtype=np.float64), strict=True):
-            terms.append(self.weight[each.job] * (each.end_s - ends))
-            held: Floats = np.where(each.runs, each.size * self._price(ends), 0.0)
-            terms.append(each.rent - held)
-        last, size = end.max(axis=0), seats[0].size
-        runs = np.stack([each.runs for each in seats])
-        running = np.where(runs, end, 0.0).max(axis=0)
-        beyond = self._price(last) - self._price(running)
-        price = np.where(runs.any(axis=0), beyond, self._price_from_idle(last))
-        terms.append(np.asarray(-price * size, dtype=np.float64))
-        return _lowered(*terms), last <= self.forecast.last_s * (1 + _TOLERANCE)
-
-    def _price(self, until_s: Floats) -> Floats:
-        assert self.forecast is not None
-        return np.interp(until_s, self.forecast.times_s, self.forecast.paid)
-
-    def _price_from_idle(self, until_s: Floats) -> Floats:
-        assert self.forecast is not None
-        return self._price(until_s) - self._price(np.minimum(until_s, self.forecast.claimed_s))
-
-    @cached_property
-    def _solo(self) -> Floats:
-        """The slowdown of each workload alone at each share; 1 if unknown."""
-        found = np.ones((len(self.workloads), CODES))
-        for k, workload in enumerate(self.workloads):
-            known = workload.throughput
-            for share in known.keys() & set(range(1, 101)) if 100 in known else ():
-                found[k, share] = known[100] / known[share]
-        return found
+                yield share_code(share), workload.throughput[100] / workload.throughput[share]
 
     # -- sets ------------------------------------------------------------------------------------
 
@@ -624,39 +492,15 @@ def _two(figures: Sequence[float]) -> tuple[float, float]:
     return first, second
 
 
-def _lowered(*terms: Floats) -> Floats:
-    """Return a sum less the largest rounding error in it."""
-    of_terms = np.sum([np.abs(each) for each in terms], axis=0)
-    return np.asarray(np.sum(terms, axis=0) - _ROUNDING * of_terms)
-
-
-def _shortens(
-    seats: tuple[_SeatColumns, _SeatColumns], slowdown: Floats, remaining: Floats
-) -> Bools:
-    """Return which pairs end earlier on average if they share (Castor, theorem 1)."""
-    left = np.stack([remaining[each.job] for each in seats])
-    growth = np.stack([each.growth for each in seats])
-    runs = np.stack([each.runs for each in seats])
-    end = slowdown * left
-    last = end.argmax(axis=0)
-    every = np.arange(end.shape[1])
-    first_end = end.min(axis=0)
-    rest = left[last, every] - first_end / slowdown[last, every]
-    shared = (2 * first_end + rest * growth[last, every]) / 2
-    in_turn = np.where(runs, left * growth, left)
-    leader = np.where(runs.any(axis=0), runs.argmax(axis=0), left.argmin(axis=0))
-    turn = in_turn[leader, every] + in_turn[1 - leader, every] / 2
-    return np.asarray(shared < turn * (1 - _TOLERANCE))
-
-
 class _Table(NamedTuple):
-    """Sharings as arrays, (2, k) each."""
+    """Sharings as arrays, (2, k) each; the power of the GPU (k,)."""
 
     shares: Ints
     startable: Bools
     slowdown: Floats
     upper: Floats
     tail: Floats
+    power_w: Floats
 
     @classmethod
     def of(cls, sharings: Sequence[_Sharing], may_start: Any) -> _Table:  # noqa: ANN401
@@ -670,6 +514,7 @@ class _Table(NamedTuple):
             np.array([each.slowdown for each in sharings]).T,
             np.array([each.upper for each in sharings]).T,
             np.array([each.tail for each in sharings]).T,
+            np.array([each.power_w for each in sharings]),
         )
 
 

@@ -13,7 +13,7 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.programs.problems import Problem
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import EnergyValues, JobValues
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
@@ -26,7 +26,7 @@ from dovetail.solver.policies.stops import StopRules, StopSearch
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
 
-_OBJECTIVES = ("completion", "energy")
+_OBJECTIVES: Mapping[str, type[JobValues]] = {"completion": Completion, "energy": EnergyValues}
 
 _MOST_STOPS = 8
 """Waiting jobs for which others are stopped in one decision."""
@@ -143,7 +143,7 @@ class Dovetail:
 
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
-            raise ValueError(f"objective must be one of {_OBJECTIVES}, got {self.objective!r}")
+            raise ValueError(f"objective must be one of {(*_OBJECTIVES,)}, got {self.objective!r}")
         least_of = {
             "gpu_price": 0,
             "energy_price": 0,
@@ -159,9 +159,15 @@ class Dovetail:
             finite = name in ("gpu_price", "energy_price")
             if not value >= least or (finite and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
-        if self.objective == "energy" and (self.gpu_price or self.energy_price):
-            raise ValueError("gpu_price and energy_price must be 0 with objective=energy")
+        if not self._timed and (self.gpu_price or self.energy_price):
+            rule = f"must be 0 with objective={self.objective}"
+            raise ValueError(f"gpu_price and energy_price {rule}")
         self._patience = Patience(self.patience_s, self.patience_stretch)
+
+    @property
+    def _timed(self) -> bool:
+        """Whether the objective knows when jobs end."""
+        return _OBJECTIVES[self.objective].timed
 
     def decide(self, state: State) -> Decision:
         """Return the starts with the largest total gain."""
@@ -172,11 +178,11 @@ class Dovetail:
         ends = believed_ends(state)
         reserved = self._patience.reserved(state, ends)
         lent_s = _serve_overdue(draft, ends, reserved)
-        if self.objective == "energy":  # it has no ends, so no reserved GPU is lent
+        if not self._timed:  # no reserved GPU is lent
             lent_s = dict.fromkeys(lent_s, state.now)
         proof = self._start_windows(draft, ends, lent_s)
         stoppable_s = math.inf
-        if self.preempt and self.objective == "completion":
+        if self.preempt and self._timed:
             draft, proof, stoppable_s = self._stop(draft, ends, lent_s, proof)
         if not state.running and draft.idle_total == sum(state.idle_count):
             _start_first(draft, ForecastQueue.of(draft, ends, self.gpu_price).jobs)
@@ -273,15 +279,15 @@ class Dovetail:
         hosts, jobs = window.hosts, [queue.jobs[k] for k in window.jobs.tolist()]
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
         values: JobValues
-        if self.objective == "energy":
-            values = JobValues(of_state.round, "energy")
-            values.outside = outside(draft, hosts, self._book)
-        else:
+        if self._timed:
             forecast = queue.forecast.take(window.jobs)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
+        else:
+            values = EnergyValues(of_state.round)
+            values.outside = outside(draft, hosts, self._book)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits(Budget.of(limit, draft.state.clock))
-        at_paces = self.objective == "completion"  # a heuristic, by worth alone
+        at_paces = not values.ratio  # a heuristic, by worth alone
         problem = Problem(of_state.round, values, limits.budget, at_paces)
         choice = Auto().solve(problem, limits).bounded(problem)
         of_state.carry_out(choice.groups_of(problem), choice, draft)
@@ -297,7 +303,7 @@ class Dovetail:
         """
         return (
             not lent_s
-            and self.objective == "completion"
+            and self._timed
             and self.gpu_price == self.energy_price == 0
             and len(draft.state.machines.kinds) == 1
             and draft.state.hosts is None

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.candidates.refusals import NONE_DISPLACED, Refusal, Refusals, sites_of
+from dovetail.formulations.candidates.refusals import NONE_DISPLACED, Refusal, Refusals
+from dovetail.formulations.candidates.sites import sites_of
 from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from tests.strategies import Shape, random_instance

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues, sensitivities, shortens_mean_completion
+from dovetail.formulations.values import sensitivities, shortens_mean_completion
 from dovetail.instances.errors import InputError
 from tests.data import small
 
@@ -17,7 +18,7 @@ def gain(objective, slowdown=1.5):
     instance = small([JOB])
     workload = instance.workloads["a"].replace(speed={"V100": 0.5}, power_w=200.0)
     instance = instance.replace(workloads={**instance.workloads, "a": workload})
-    values = JobValues(Round.of(instance), objective)
+    values = job_values(Round.of(instance), objective)
     return values.gain(np.array([0]), np.array([slowdown]), "V100")[0]
 
 
@@ -43,9 +44,9 @@ def test_energy_counts_every_worker():
 
 def test_an_objective_names_the_field_it_misses():
     with pytest.raises(InputError, match="remaining_s"):
-        JobValues(Round.of(small([{"id": "j"}])), "jct")
+        job_values(Round.of(small([{"id": "j"}])), "jct")
     with pytest.raises(InputError, match="power_w"):
-        JobValues(Round.of(small([{"id": "j"}])), "energy")
+        job_values(Round.of(small([{"id": "j"}])), "energy")
 
 
 def sensitivity_of_first(jobs, slowdowns, **cluster):

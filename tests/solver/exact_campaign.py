@@ -60,7 +60,7 @@ class Steep(JobValues):
     """Weight x rate squared."""
 
     def gain(self, job, slowdown, model):
-        return self.weight[job] * (self._round.speed[model][job] / slowdown) ** 2
+        return self.weight[job] * (self.round.speed[model][job] / slowdown) ** 2
 
 
 class Loss(JobValues):

@@ -1,0 +1,142 @@
+"""What a plan puts on the GPUs: groups of jobs, and what they are worth."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.values import JobValues
+from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.shares import share_code
+
+
+class Site(NamedTuple):
+    """GPUs of one class that hold the same jobs under a plan.
+
+    Attributes
+    ----------
+    gpu_class : int
+        Index of the class.
+    model : str
+        The GPU model.
+    occupants : tuple of Resident
+        The jobs on each GPU: the running jobs, then the starting jobs.
+    gpus : tuple of str
+        The ids of the GPUs.
+    """
+
+    gpu_class: int
+    model: str
+    occupants: tuple[Resident, ...]
+    gpus: tuple[str, ...]
+
+
+def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
+    """Return the sites of a valid plan, in the order of their first GPU."""
+    index = {name: k for k, name in enumerate(compiled.jobs.ids)}
+    held: dict[str, list[Resident]] = defaultdict(list)
+    for row in assignments:
+        ways = compiled.variants[index[row.job]]
+        variant = next((v for v in ways if v.sub_batch == row.sub_batch), ways[0])
+        if not compiled.jobs.running[variant.job]:
+            for gpu, share in zip(row.gpus, row.shares, strict=True):
+                held[gpu].append(Resident(variant, share))
+    found: dict[tuple[int, tuple[Resident, ...]], list[str]] = defaultdict(list)
+    for k, each in enumerate(compiled.classes):
+        for gpu in each.gpus:
+            found[k, (*each.residents, *held.get(gpu, ()))].append(gpu)
+    sites = [Site(k, compiled.classes[k].model, o, tuple(g)) for (k, o), g in found.items()]
+    return tuple(sorted(sites, key=lambda site: compiled.machines.number[site.gpus[0]]))
+
+
+def rows_at(compiled: Round, site: Site) -> Rows:
+    """Return the group that the GPUs of a site hold under a plan."""
+    occupants = site.occupants
+    jobs = [o.variant.job for o in occupants]
+    ways = [compiled.variants[o.variant.job].index(o.variant) for o in occupants]
+    slowdown, power_w = _figures_at(compiled, site)
+    return Rows(
+        gpu_class=np.array([site.gpu_class]),
+        variant=compiled.first_variant[jobs][None] + np.array([ways], dtype=np.int64),
+        share=np.array([[share_code(o.share) for o in occupants]], dtype=np.int64),
+        slowdown=np.array([slowdown], dtype=np.float64),
+        power_w=np.array([math.nan if power_w is None else power_w]),
+    )
+
+
+def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | None]:
+    """Return the slowdown of each job at a site under a plan, and the power."""
+    occupants, jobs = site.occupants, compiled.jobs
+    if all(jobs.running[o.variant.job] for o in occupants):
+        gpu = site.gpus[0]
+        return compiled.resident_slowdowns(gpu), compiled.resident_power(gpu)
+    if len(occupants) == 1:
+        alone = compiled.alone(*occupants[0]) or 1.0
+        return (alone,), compiled.workload(occupants[0].variant.job).power_w
+    workload = jobs.workload
+    members = [(int(workload[o.variant.job]), share_code(o.share)) for o in occupants]
+    known = compiled.entries.find(site.model, members)
+    if known is None:
+        raise AssertionError("jobs that start together in a valid plan have a known slowdown")
+    found = known.times([o.variant.slowdown_factor for o in occupants])
+    return found.slowdown, found.power_w
+
+
+def worth(values: JobValues, held: Iterable[tuple[int, Rows]]) -> tuple[dict[int, float], float]:
+    """Return the least gain of each job in these groups, and the value of the groups beyond.
+
+    Parameters
+    ----------
+    values : JobValues
+        The objective.
+    held : iterable of (int, Rows)
+        Numbers of GPUs, and the group on each of them.
+    """
+    least: dict[int, float] = {}
+    beyond = 0.0
+    for number, rows in held:
+        jobs = values.round.variant_job[rows.variant]
+        beyond += number * float(values.value(rows, jobs)[0])
+        for job, gain in zip(jobs[0].tolist(), values.gains(rows, jobs)[0], strict=True):
+            least[job] = min(float(gain), least.get(job, math.inf))
+    return least, beyond
+
+
+def plan_value(
+    values: JobValues, assignments: Sequence[Assignment], slowdown: Mapping[str, float]
+) -> float:
+    """Return the value of a valid plan under any objective, as its class defines it.
+
+    Parameters
+    ----------
+    values : JobValues
+        The objective.
+    assignments : sequence of Assignment
+        The plan.
+    slowdown : mapping of str to float
+        The largest slowdown of each placed job, which hosts may raise.
+    """
+    compiled = values.round
+    sites = [site for site in sites_of(compiled, assignments) if site.occupants]
+    held = [(len(site.gpus), rows_at(compiled, site)) for site in sites]
+    known = np.zeros(len(compiled))
+    for _, rows in held:
+        np.maximum.at(known, compiled.variant_job[rows.variant], rows.slowdown)
+    raised = np.ones(len(compiled))
+    for k, job in enumerate(compiled.jobs.ids):
+        if job in slowdown:
+            raised[k] = slowdown[job] / known[k]
+    for _, rows in held:
+        rows.slowdown[:] *= raised[compiled.variant_job[rows.variant]]
+    gains, beyond = worth(values, held)
+    value = math.fsum([*gains.values(), beyond])
+    if not values.ratio:
+        return value
+    power_w = math.fsum(number * float(rows.power_w[0]) for number, rows in held)
+    return value / power_w if power_w else 0.0
