@@ -225,11 +225,15 @@ class SlowdownValues(JobValues):
     by_kind = True
 
 
-class SensitivityValues(SlowdownValues):
+class SensitivityValues(JobValues):
     """Slowdowns over how much each depends on the co-runner."""
 
     name = "sensitivity"
     judged_by = "sensitivity"
+    two_stage = True
+    minimised = True
+    proportional = True
+    by_kind = True
 
     def __init__(self, compiled: Round) -> None:
         super().__init__(compiled)

@@ -271,8 +271,8 @@ class _Reading:
             power_w = math.nan if entry.power_w is None else entry.power_w
             yield _Sharing(a, b, (s, t), _two(slow), _two(upper), _two(tail), power_w)
             if a == b and s != t:
-                mirrored = (_two(figures[::-1]) for figures in (slow, upper, tail))
-                yield _Sharing(b, a, (t, s), *mirrored, power_w)
+                slow, upper, tail = slow[::-1], upper[::-1], tail[::-1]
+                yield _Sharing(b, a, (t, s), _two(slow), _two(upper), _two(tail), power_w)
 
     # -- pairs -----------------------------------------------------------------------------------
 
