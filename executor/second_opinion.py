@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail.executor.state_instance import instance_of_starts, starting, staying
-from dovetail.instances.checking.checker import check
+from dovetail.instances.checking.checker import violations_of_starts
 from dovetail.instances.plan import Plan
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job, State
@@ -35,7 +35,7 @@ def violations(state: State, starts: Sequence[Start]) -> list[str]:
     instance = instance_of_starts(state, starts)
     assigned = *staying(instance), *(starting(state, start) for start in starts)
     plan = Plan.model_construct(assignments=assigned)
-    return [str(violation) for violation in check(instance, plan).violations]
+    return [str(violation) for violation in violations_of_starts(instance, plan)]
 
 
 def unlawful(state: State, stops: Sequence[Job]) -> list[str]:

@@ -6,6 +6,8 @@ it with the definitions of the formats.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dovetail.instances._record import FrozenMapping, Record
 from dovetail.instances.checking.claims import (
     false_claims,
@@ -13,8 +15,8 @@ from dovetail.instances.checking.claims import (
     false_status,
     false_waiting,
 )
-from dovetail.instances.checking.facts import Occupancy, Origin, Violation
-from dovetail.instances.checking.reading import read_plan, running_jobs
+from dovetail.instances.checking.facts import JobOnGpus, Occupancy, Origin, Violation
+from dovetail.instances.checking.reading import PlacedJobs, read_plan, running_jobs
 from dovetail.instances.checking.rules import broken_rules, existing_breaches
 from dovetail.instances.checking.values import objective_value, placed_weight, spanned
 from dovetail.instances.errors import ArgumentError, require_type
@@ -23,7 +25,7 @@ from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Plan
 from dovetail.instances.requirements import require_fields
 
-__all__ = ["CheckReport", "Origin", "Violation", "check", "with_claims"]
+__all__ = ["CheckReport", "Origin", "Violation", "check", "violations_of_starts", "with_claims"]
 
 
 class CheckReport(Record):
@@ -107,15 +109,12 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
     problem = instance.preempted() if plan.preempt else instance
     name = objective or plan.judged_by
     require_fields(problem, name)
-    reading = read_plan(problem, plan)
-    before, after = Occupancy(problem, running_jobs(problem)), Occupancy(problem, reading.placed)
+    before, after, reading = _occupancies(problem, plan)
     value = objective_value(after, name) if reading.complete else None
     weight = placed_weight(after)
     nodes, racks = spanned(after)
-    violations = [*reading.violations, *broken_rules(before, after, name)]
     held = {placed.job.id: placed for placed in running_jobs(instance)}
-    violations += false_claims(held, after, plan, reading.assigned, nodes)
-    violations += false_status(plan)
+    violations = [*_broken(before, after, reading, plan, name, held), *false_status(plan)]
     warnings = list(existing_breaches(before))
     if plan.objective is not None and plan.objective.name == name:
         violations += false_objective(plan.objective, value, weight)
@@ -136,6 +135,36 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
         racks_spanned=racks,
         gpus_used=len(after.gpus),
     )
+
+
+def violations_of_starts(instance: Instance, plan: Plan) -> list[Violation]:
+    """Return the violations that `check` reports of a plan that only starts jobs.
+
+    Such a plan claims no objective and stops no job. Nothing else is computed.
+    """
+    before, after, reading = _occupancies(instance, plan)
+    return _broken(before, after, reading, plan, plan.judged_by, before.placed)
+
+
+def _occupancies(instance: Instance, plan: Plan) -> tuple[Occupancy, Occupancy, PlacedJobs]:
+    """Return the jobs on GPUs without and with those that a plan starts, and how it was read."""
+    running = running_jobs(instance)
+    reading = read_plan(instance, plan, running)
+    before = Occupancy(instance, running)
+    return before, Occupancy(instance, reading.placed, before), reading
+
+
+def _broken(
+    before: Occupancy,
+    after: Occupancy,
+    reading: PlacedJobs,
+    plan: Plan,
+    objective: ObjectiveName,
+    held: Mapping[str, JobOnGpus],
+) -> list[Violation]:
+    """Return the broken rules and the false claims of assignments; ``held`` as before any stop."""
+    broken = [*reading.violations, *broken_rules(before, after, objective)]
+    return [*broken, *false_claims(held, after, plan, reading.assigned)]
 
 
 def with_claims(report: CheckReport, instance: Instance, plan: Plan) -> CheckReport:

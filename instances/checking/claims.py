@@ -8,6 +8,7 @@ from math import isclose
 
 from dovetail.instances._record import listed
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy, Origin, Violation
+from dovetail.instances.checking.values import spanned
 from dovetail.instances.instance import Instance, jobs_of
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
@@ -21,7 +22,6 @@ def false_claims(
     after: Occupancy,
     plan: Plan,
     assigned: dict[str, Assignment],
-    nodes_spanned: int,
 ) -> Iterator[Violation]:
     """Yield the claims of a plan, other than its objective, that do not hold.
 
@@ -29,8 +29,8 @@ def false_claims(
     """
     if plan.instance is not None and plan.instance != after.instance.name:
         yield _false(f"made for instance {plan.instance}, not {after.instance.name}")
-    if plan.nodes_spanned is not None and plan.nodes_spanned != nodes_spanned:
-        yield _false(f"claims nodes_spanned {plan.nodes_spanned}, recomputed {nodes_spanned}")
+    if plan.nodes_spanned is not None and plan.nodes_spanned != (nodes := spanned(after)[0]):
+        yield _false(f"claims nodes_spanned {plan.nodes_spanned}, recomputed {nodes}")
     for assignment in assigned.values():
         yield from _assignment(running.get(assignment.job), after, assignment)
     if plan.waiting:

@@ -109,6 +109,8 @@ class Effect:
 
     def times(self, factor: float) -> Effect:
         """Return the effect slowed down by a further factor."""
+        if factor == 1.0:
+            return self
         return replace(self, slowdown=self.slowdown * factor, bound=self.bound * factor)
 
     def then(self, bound: float) -> Effect:
@@ -189,9 +191,16 @@ class Occupancy:
         The round.
     placed : Iterable of JobOnGpus
         The jobs that hold GPUs.
+    before : Occupancy, optional
+        The same round with some of these jobs. GPUs on which nothing changed are as there.
     """
 
-    def __init__(self, instance: Instance, placed: Iterable[JobOnGpus]) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        placed: Iterable[JobOnGpus],
+        before: Occupancy | None = None,
+    ) -> None:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
         self._entries = instance.entries
@@ -201,7 +210,14 @@ class Occupancy:
         for each in self.placed.values():
             for gpu in each.share:
                 residents.setdefault(gpu, []).append(each)
-        self.gpus = {gpu: self._occupants(gpu, jobs) for gpu, jobs in residents.items()}
+        # The load of a host changes what happens on all of its GPUs.
+        known = None if before is None or self.hosts.load else before.gpus
+        self.gpus: dict[str, GpuOccupants] = {}
+        for gpu, jobs in residents.items():
+            there = known.get(gpu) if known else None
+            if there is None or there.jobs != tuple(jobs):
+                there = self._occupants(gpu, jobs)
+            self.gpus[gpu] = there
 
     @cached_property
     def effects(self) -> Mapping[str, Effect]:
@@ -278,7 +294,7 @@ class Occupancy:
 
     def _occupants(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
         on_gpu = self._on_gpu(gpu, residents)
-        if on_gpu.effects is None:
+        if on_gpu.effects is None or not self.hosts.load:
             return on_gpu
         factors = (self.hosts.slowdown(placed, gpu) for placed in residents)
         effects = zip(on_gpu.effects, factors, strict=False)

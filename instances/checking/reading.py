@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dovetail.instances._record import AnyShare, listed
@@ -30,9 +30,9 @@ class PlacedJobs:
         self.complete = False
 
 
-def read_plan(instance: Instance, plan: Plan) -> PlacedJobs:
-    """Place the jobs of a plan and report the assignments that are impossible."""
-    reading = PlacedJobs(placed=running_jobs(instance))
+def read_plan(instance: Instance, plan: Plan, running: Iterable[JobOnGpus]) -> PlacedJobs:
+    """Place the jobs of a plan beside the running ones; report impossible assignments."""
+    reading = PlacedJobs(placed=[*running])
     for assignment in plan.assignments:
         _read(instance, assignment, reading)
     for job in jobs_of(instance, "running"):

@@ -299,6 +299,22 @@ def test_a_decision_with_a_proof_has_to_pass_the_checker(where, message):
         simulate(jobs, where, Proving(starts))
 
 
+def test_what_an_unchanged_job_breaks_is_found_when_it_matters():
+    # The gang is believed to run at 1.2 beside b, and after 60 s seen to run at 2.0 > 1.5. No
+    # later decision changes it or the b on n0-1, and those that leave it alone are carried out;
+    # but nothing may join it on n0-0, where the other b has ended at 50 x 1.5 = 75.
+    where = world(1, 3, [*SLOW, ("a", "a", 1.1, 1.1)])
+    believed = SlowdownTable.of(world(1, 3, [("a", "b", 1.2, 1.5), ("a", "a", 1.1, 1.1)]))
+    jobs = trace((0, 2, 900, "a", 1.5), (0, 1, 900, "b"), (0, 1, 50, "b"), (0, 1, 30, "a"))
+    early = [(0, "j0", (0, 1)), (0, "j1", (1,)), (0, "j2", (0,))]
+    alone = Proving([*early, (80, "j3", (2,))])
+    assert finishes(run(jobs, where, alone, predicted=believed))[2:] == [75, 110]
+    joins = Proving([*early, (80, "j3", (0,))])
+    message = r"breaks a rule: job j0: gsla: slowdown 2 > 1.5 \(at 80 s\)"
+    with pytest.raises(PolicyError, match=message):
+        run(jobs, where, joins, predicted=believed)
+
+
 def with_tails(where, p99):
     """Return a world whose entries have these tail latencies."""
     data = where.to_data()
