@@ -110,7 +110,7 @@ class Online:
         self.predictor = predictor
         self.learnt = 0
         self._measurements = measurements
-        self._known: dict[str, _KnownPairs] = {}
+        self._known: dict[str, _PairsOfModel] = {}
 
     def learn(self, data: DataSet) -> list[Residual]:
         """Learn the new measurements; return their residuals.
@@ -164,12 +164,12 @@ class Online:
             distance = posterior.residuals(pairs, slowdown[new])
             residuals += _residuals(gpu_model, rows, start, distance)
             posterior = posterior.updated(pairs, slowdown[new])
-        self._known[gpu_model] = _KnownPairs(table, slowdown, posterior)
+        self._known[gpu_model] = _PairsOfModel(table, slowdown, posterior)
         member = replace(fit.member, features=features, form=posterior.form)
         return measured_fit(fit, member, data, gpu_model, rows)
 
 
-class _KnownPairs(NamedTuple):
+class _PairsOfModel(NamedTuple):
     table: FloatArray
     slowdown: FloatArray
     posterior: Posterior
