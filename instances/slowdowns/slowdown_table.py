@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.shares import CODES, share_code, share_of
 
 Caps = tuple[AnyShare, AnyShare]
 """The shares of a job and its co-runner; None = no cap."""
 
 UNCAPPED: Caps = (None, None)
+
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,42 +61,60 @@ class SlowdownTable:
 
     @classmethod
     def of(cls, instance: Instance) -> SlowdownTable:
-        """Return the table of an instance's entries on the GPU models of its cluster."""
-        models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
-        return cls.of_entries(tuple(instance.workloads), models, instance.slowdowns)
+        """Return the table of an instance's entries on the GPU models of its cluster.
 
-    @classmethod
-    def of_entries(
-        cls, workloads: tuple[str, ...], models: tuple[str, ...], entries: Sequence[SlowdownEntry]
-    ) -> SlowdownTable:
-        """Return the table of entries; entries of a GPU model override those for all models."""
-        pairs = [entry for entry in entries if entry.pair is not None]
-        shares = [(e.shares[0], e.shares[1]) for e in pairs]
-        caps = tuple(dict.fromkeys([UNCAPPED, *(c for x, y in shares for c in ((x, y), (y, x)))]))
-        shape = (len(models), len(caps), len(workloads), len(workloads))
-        sets = tuple(entry for entry in entries if entry.set is not None)
-        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(4)), sets=sets)
-        for entry in sorted(pairs, key=lambda e: e.gpu_model is not None):
-            table._enter(entry)
+        Entries of a GPU model override those for all models.
+        """
+        models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
+        known, workloads = instance.slowdowns, tuple(instance.workloads)
+        sets = tuple(known.sets.values())
+        table = cls.unknown(workloads, models, caps_in(known), sets)
+        rows, cells = table.cells(known)
+        slowdown, upper = known.slowdown[rows], known.upper[rows]
+        table.slowdown[cells] = slowdown
+        table.upper[cells] = np.where(np.isnan(upper), slowdown, upper)
+        table.p99[cells] = known.p99[rows]
+        table.power_w[cells] = known.power_w[rows, np.newaxis]
         return table
 
-    def _enter(self, entry: SlowdownEntry) -> None:
-        """Write an entry and its mirror; only while the table is built."""
-        if entry.gpu_model is not None and entry.gpu_model not in self.models:
-            return
-        model = slice(None) if entry.gpu_model is None else self.models.index(entry.gpu_model)
-        a, b = (self.place[name] for name in entry.workloads)
-        x, y = entry.shares
-        mine, theirs = entry.slowdown or (np.nan, np.nan)
-        mine_upper, theirs_upper = entry.upper or (mine, theirs)
-        there, back = self.caps_place[x, y], self.caps_place[y, x]
-        self.slowdown[model, there, a, b], self.slowdown[model, back, b, a] = mine, theirs
-        self.upper[model, there, a, b] = mine_upper
-        self.upper[model, back, b, a] = theirs_upper
-        tails = entry.p99 or (np.nan, np.nan)
-        self.p99[model, there, a, b], self.p99[model, back, b, a] = tails
-        power = np.nan if entry.power_w is None else entry.power_w
-        self.power_w[model, there, a, b] = self.power_w[model, back, b, a] = power
+    @classmethod
+    def unknown(
+        cls,
+        workloads: Sequence[str],
+        models: Sequence[str],
+        caps: Sequence[Caps],
+        sets: Sequence[SlowdownEntry] = (),
+    ) -> SlowdownTable:
+        """Return a table in which nothing is known of any pair."""
+        axes = tuple(workloads), tuple(models), tuple(caps)
+        shape = (len(models), len(caps), len(workloads), len(workloads))
+        return cls(*axes, *(np.full(shape, np.nan) for _ in range(4)), sets=tuple(sets))
+
+    def cells(self, known: Slowdowns) -> tuple[Places, tuple[Places, Places, Places, Places]]:
+        """Return the rows that are on these axes, and the cells of both workloads of each.
+
+        A row for all GPU models is on each model that has none of its own for the same pair.
+
+        Returns
+        -------
+        rows : (n,) int
+            Rows of ``known``, each once for every model.
+        cells : four arrays (n, 2) int
+            The index of each axis.
+        """
+        of_model = [np.flatnonzero(known.holds_on(model)) for model in self.models]
+        model = np.repeat(np.arange(len(of_model)), [len(rows) for rows in of_model])
+        rows = np.concatenate([*of_model, np.zeros(0, dtype=np.intp)])
+        place = np.array([self.place.get(name, -1) for name in known.names], dtype=np.intp)
+        split = np.full((CODES, CODES), -1, dtype=np.intp)
+        for caps, k in self.caps_place.items():
+            split[share_code(caps[0]), share_code(caps[1])] = k
+        own, share = place[known.workload[rows]], known.share[rows]
+        caps_of_each = split[share, share[:, ::-1]]
+        on = ((own >= 0) & (caps_of_each >= 0)).all(axis=1)
+        own = own[on]
+        both = np.repeat(model[on, np.newaxis], 2, axis=1)
+        return rows[on], (both, caps_of_each[on], own, own[:, ::-1])
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -115,3 +137,13 @@ class SlowdownTable:
         """``upper`` as nested lists."""
         rows: list[list[list[list[float]]]] = self.upper.tolist()
         return rows
+
+
+def caps_in(known: Slowdowns) -> tuple[Caps, ...]:
+    """Return the shares of all pairs with the mirror of each; ``(None, None)`` is the first."""
+    mine, theirs = known.share.astype(np.int64).T
+    both = np.stack([mine * CODES + theirs, theirs * CODES + mine], axis=1).ravel()
+    first = np.sort(np.unique(both, return_index=True)[1])
+    codes = (divmod(code, CODES) for code in both[first].tolist())
+    found = ((share_of(x), share_of(y)) for x, y in codes)
+    return tuple(dict.fromkeys([UNCAPPED, *found]))
