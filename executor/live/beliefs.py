@@ -12,24 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from statistics import fmean
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.jobs.events import Separated
-from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
-from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Metrics, Workload
-from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import MODES, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.entry import Source as Origin
 from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
-from dovetail.instances.slowdowns.shares import share_code
-from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable, caps_in
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.fitted.repeats import Repeats, repeats_of
+from dovetail.predictors.fitted.repeats import measured_slowdowns
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
 from dovetail.predictors.memory import next_mark
@@ -149,18 +148,6 @@ class BeliefTable(SlowdownTable):
         source = Source(int(self.source[cell]))
         slowdown, upper = float(self.slowdown[cell]), float(self.upper[cell])
         return Belief(slowdown, upper, self._words(cell), source)
-
-    def enter(self, model: str, own: _Member, other: _Member, measured: _Figures) -> None:
-        """Enter the measured figures of one of a pair; only while the table is built."""
-        cell = self.cell(model, (own[1], other[1]), own[0], other[0])
-        if cell is None:
-            return
-        mean, upper, times = measured.slowdown
-        self.slowdown[cell], self.upper[cell], self.repeats[cell] = mean, upper, times
-        self.source[cell] = Source.FAILED if math.isnan(mean) else Source.MEASURED
-        for values, value in ((self.p99, measured.p99), (self.power_w, measured.power_w)):
-            if not math.isnan(value):
-                values[cell] = value
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
         """Return the table with the slowdowns that broke a gSLA as lower limits."""
@@ -291,32 +278,29 @@ class Beliefs:
         sharing : {"mps", "time_sliced"}
             How runs share a device; measurements and models of the other mode say nothing.
         """
-        shape = (len(models), len(caps), len(workloads), len(workloads))
-        axes = tuple(workloads), tuple(models), tuple(caps)
-        predicted = SlowdownTable(*axes, *(np.full(shape, np.nan) for _ in range(4)))
-        source = np.zeros(shape, np.int64)
+        predicted = SlowdownTable.unknown(workloads, models, caps)
+        source = np.zeros(predicted.slowdown.shape, np.int64)
         for model in models:
             for predictions in self._predictions(workloads, model, workers or {}, sharing):
                 _fill(predicted, source, model, predictions, sharing)
             if BEHIND in caps:
                 self._fill_isolated(predicted, source, model)
         table = BeliefTable(
-            *axes,
+            predicted.workloads,
+            predicted.models,
+            predicted.caps,
             predicted.slowdown.copy(),
             predicted.upper.copy(),
             predicted.p99,
             predicted.power_w,
             predicted,
             source,
-            np.zeros(shape, np.int64),
+            np.zeros_like(source),
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
             sharing,
             sets=self._sets_of(workloads, models, sharing),
         )
-        for (mode, model, members), figures in self._measured.items():
-            if mode == sharing and len(members) == 2:
-                for own, other in (members, members[::-1]):
-                    table.enter(model, own, other, figures[own])
+        self._enter_measured(table)
         return table
 
     def _predictions(
@@ -368,11 +352,19 @@ class Beliefs:
                 found.setdefault((profile.workload, profile.gpu_model), []).append(profile)
         return found
 
+    @property
+    def measured(self) -> Slowdowns:
+        """What was measured of workloads that shared a device."""
+        return self._measured[0]
+
     @cached_property
     def measured_caps(self) -> frozenset[Caps]:
-        """The caps under which any pair was measured."""
-        pairs = (members for _, _, members in self._measured if len(members) == 2)
-        return frozenset(caps for (_, x), (_, y) in pairs for caps in ((x, y), (y, x)))
+        """The caps under which any pair was measured, and no caps."""
+        return frozenset(caps_in(self.measured))
+
+    @cached_property
+    def _measured(self) -> tuple[Slowdowns, Codes]:
+        return measured_slowdowns(self.data.measurements, CONFIDENCE)
 
     def _sets_of(
         self, names: Sequence[str], models: Sequence[str], sharing: SharingMode
@@ -380,30 +372,28 @@ class Beliefs:
         """Return the measured sets of three and more of these workloads on these models."""
         there = set(names)
         return tuple(
-            _set_entry(mode, model, members, figures)
-            for (mode, model, members), figures in self._measured.items()
-            if len(members) > 2
-            and (mode == sharing and model in models)
-            and there.issuperset(name for name, _ in members)
+            entry
+            for entry in self.measured.sets.values()
+            if (entry.mode == sharing and entry.gpu_model in models)
+            and there.issuperset(entry.workloads)
         )
 
-    @cached_property
-    def _measured(self) -> Mapping[_Company, Mapping[_Member, _Figures]]:
-        """The figures of each workload that was measured with others."""
-        found: dict[_Company, list[Measurement]] = {}
-        for one in self.data.measurements:
-            members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
-            found.setdefault((one.mode, one.gpu_model, tuple(members)), []).append(one)
-        return {company: _figures(company[2], repeated) for company, repeated in found.items()}
+    def _enter_measured(self, table: BeliefTable) -> None:
+        """Enter the measured pairs; only while the table is built."""
+        measured, times = self._measured
+        mode = np.flatnonzero(measured.mode == MODES.index(table.sharing))
+        pairs = measured.select(mode)
+        rows, cells = table.cells(pairs)
+        slowdown = pairs.slowdown[rows]
+        table.slowdown[cells], table.upper[cells] = slowdown, pairs.upper[rows]
+        table.source[cells] = np.where(np.isnan(slowdown), Source.FAILED, Source.MEASURED)
+        table.repeats[cells] = times[mode][rows, np.newaxis]
+        power_w = np.repeat(pairs.power_w[rows, np.newaxis], 2, axis=1)
+        for values, found in ((table.p99, pairs.p99[rows]), (table.power_w, power_w)):
+            values[cells] = np.where(np.isnan(found), values[cells], found)
 
 
 _Predictor = TrainedPredictor | KernelsPredictor | AnalyticPredictor
-
-_Member = tuple[str, AnyShare]
-"""A workload and its share."""
-
-_Company = tuple[SharingMode, str, tuple[_Member, ...]]
-"""How members share a device, its model, and the members in order."""
 
 
 class _Predictions(NamedTuple):
@@ -419,74 +409,6 @@ class _Predictions(NamedTuple):
     ) -> _Predictions:
         known = {name: one for name, one in profiled.items() if not predictor.lacks(name, one)}
         return cls(predictor, known, np.full((len(known),) * 2, source))
-
-
-class _Figures(NamedTuple):
-    """The figures of a workload with its co-runners; the p99 and the power may be unknown (NaN).
-
-    ``tails`` is how often its p99 was measured.
-    """
-
-    slowdown: Repeats
-    p99: float
-    tails: int
-    power_w: float
-
-
-def _member_order(member: _Member) -> tuple[str, int]:
-    return member[0], share_code(member[1])
-
-
-def _figures(
-    members: Sequence[_Member], repeated: Sequence[Measurement]
-) -> Mapping[_Member, _Figures]:
-    """Return the figures of each member; equal members have equal figures."""
-    slowdowns: dict[_Member, list[float]] = {member: [] for member in members}
-    tails: dict[_Member, list[float]] = {member: [] for member in members}
-    for one in repeated:
-        nothing = (math.nan,) * len(members)
-        for member, slowdown, tail in zip(
-            zip(one.workloads, one.shares, strict=True),
-            one.slowdown or nothing,
-            one.p99 or nothing,
-            strict=True,
-        ):
-            slowdowns[member].append(slowdown)
-            if tail is not None and not math.isnan(tail):
-                tails[member].append(tail)
-    powers = [one.power_w for one in repeated if one.power_w is not None]
-    power_w = fmean(powers) if powers else math.nan
-    return {
-        member: _Figures(
-            repeats_of(values, CONFIDENCE),
-            repeats_of(tails[member], CONFIDENCE).upper if tails[member] else math.nan,
-            len(tails[member]),
-            power_w,
-        )
-        for member, values in slowdowns.items()
-    }
-
-
-def _set_entry(
-    mode: SharingMode,
-    model: str,
-    members: Sequence[_Member],
-    figures: Mapping[_Member, _Figures],
-) -> SlowdownEntry:
-    """Return the entry of a set; its p99 must have been measured each time."""
-    found = [figures[member] for member in members]
-    together = not any(math.isnan(each.slowdown.mean) for each in found)
-    tails = together and all(each.tails == each.slowdown.repeats for each in found)
-    return SlowdownEntry(
-        set=tuple(name for name, _ in members),
-        share=tuple(share for _, share in members),
-        slowdown=tuple(each.slowdown.mean for each in found) if together else None,
-        upper=tuple(each.slowdown.upper for each in found) if together else None,
-        p99=tuple(each.p99 for each in found) if tails else None,
-        gpu_model=model,
-        source="measured",
-        mode=mode,
-    )
 
 
 def _with_stand_ins(workload: Workload) -> Workload:
