@@ -213,9 +213,9 @@ def test_held_out_does_not_know_which_pairs_fail_and_never_predicts_unmeasured_o
     given = synthetic_world(6, 1)
     failed, absent = given.slowdowns[1], given.slowdowns[2]
     entries = tuple(
-        entry.replace(slowdown=None, power_w=None) if entry is failed else entry
-        for entry in given.slowdowns
-        if entry is not absent
+        entry.replace(slowdown=None, power_w=None) if k == 1 else entry
+        for k, entry in enumerate(given.slowdowns)
+        if k != 2
     )
     made = given.replace(slowdowns=entries)
     truth = SlowdownTable.of(made)
