@@ -17,15 +17,17 @@ Another job can start beyond it in the next round.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import most_bound
 from dovetail.instances.hosts import FULL, RESOURCES, Hosts, host_slowdown
+from dovetail.instances.instance import Node, Workload
 
 if TYPE_CHECKING:
     from dovetail.formulations.candidates.groups import Groups
@@ -39,6 +41,33 @@ _ROUNDING = 50
 """Units allowed for rounding, half of what ``FULL`` allows: 100 workers may be rounded."""
 
 
+class KnownHosts(NamedTuple):
+    """The hosts of a cluster, and what is in use of them.
+
+    Attributes
+    ----------
+    hosts : Hosts
+        The needs of the workloads on each node.
+    load : (nodes, resources) float, optional
+        The load from running jobs, including those outside of the round; by default the load from
+        the jobs in it.
+    closed : collection of int
+        Nodes on which no job may start beyond what the host has left.
+    """
+
+    hosts: Hosts
+    load: Floats | None = None
+    closed: Collection[int] = ()
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], workloads: Sequence[Workload]) -> KnownHosts | None:
+        """Return the hosts of these nodes, or None if no workload asks for a known resource."""
+        if not any(node.host for node in nodes):
+            return None
+        hosts = Hosts(nodes, workloads)
+        return cls(hosts) if hosts.asked else None
+
+
 class RoundHosts:
     """The demand of the n jobs of a round on the hosts of N nodes.
 
@@ -46,7 +75,7 @@ class RoundHosts:
     ----------
     compiled : Round
         The round.
-    hosts : Hosts
+    on_hosts : KnownHosts
         The hosts of its nodes and workloads.
 
     Attributes
@@ -59,19 +88,20 @@ class RoundHosts:
         Whether the waiting jobs could ask for more than a node has left.
     """
 
-    def __init__(self, compiled: Round, hosts: Hosts) -> None:
+    def __init__(self, compiled: Round, on_hosts: KnownHosts) -> None:
         self._round = compiled
+        self._closed = on_hosts.closed
         jobs, machines = compiled.jobs, compiled.machines
         nodes = np.arange(len(machines.node_ids))[:, None]
         workers = np.where(jobs.holds > 0, jobs.holds, jobs.workers)
-        self.part = hosts.part(nodes, jobs.workload[None, :], workers[None, :])
-        if compiled.host_load is None:
+        self.part = on_hosts.hosts.part(nodes, jobs.workload[None, :], workers[None, :])
+        if on_hosts.load is None:
             self.load = np.zeros((len(nodes), len(RESOURCES)))
             for job, (gpus, _, _) in jobs.held.items():
                 for gpu in gpus:
                     self.load[machines.node[gpu]] += self.part[machines.node[gpu], job]
         else:
-            self.load = compiled.host_load
+            self.load = on_hosts.load
         room = np.array([len(held) for held in machines.node_gpus], dtype=np.int64)
         most = np.minimum(jobs.workers[None, :], room[:, None]) * ~jobs.running
         asked = (self.part * most[:, :, None]).sum(axis=1)
@@ -133,7 +163,7 @@ class RoundHosts:
             part = self.part[n, job[here]]
             beyond = ((self.load[n] + part > FULL) & (part > 0)).any(axis=1)
             lost[here] = self._lost(values, n, self.load[n] + part)
-            if n in self._round.host_closed:
+            if n in self._closed:
                 lost[here[beyond]] = np.nan
         return lost
 

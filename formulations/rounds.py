@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.hosts import RoundHosts
+from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import (
@@ -31,7 +31,6 @@ from dovetail.formulations.rules import (
 )
 from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
-from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Batch, Instance, Workload
 from dovetail.instances.slowdowns.shares import share_code, share_total
 
@@ -174,11 +173,8 @@ class Round:
         The GPUs that take part; all by default.
     until_s : mapping of int to float
         Seconds from now by which a job that starts on a GPU must have ended, for GPUs with a limit.
-    host_load : (nodes, resources) float, optional
-        The load of the hosts from running jobs, including those outside of the round; by default
-        the load from the jobs in it.
-    host_closed : collection of int
-        Nodes on which no job may start beyond what the host has left.
+    on_hosts : KnownHosts, optional
+        The hosts and what is in use of them; None if none are known.
     """
 
     jobs: Jobs
@@ -188,8 +184,7 @@ class Round:
     source: Instance | None = None
     gpus: Sequence[int] | None = None
     until_s: Mapping[int, float] = field(default_factory=dict)
-    host_load: Floats | None = None
-    host_closed: Collection[int] = ()
+    on_hosts: KnownHosts | None = None
 
     @classmethod
     def of(cls, instance: Instance, book: KnownSlowdowns | None = None) -> Round:
@@ -204,9 +199,13 @@ class Round:
         """
         known = book.of(instance) if isinstance(book, InstanceSlowdowns) else None
         entries = known or InstanceSlowdowns(instance)
-        machines = entries.once("machines", lambda: Machines(instance.cluster))
+        machines = Machines(instance.cluster)
         workloads = tuple(instance.workloads.values())
-        return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)
+        jobs, on_hosts = (
+            Jobs.of(instance, machines),
+            KnownHosts.of(instance.cluster.nodes, workloads),
+        )
+        return cls(jobs, machines, workloads, entries, instance, on_hosts=on_hosts)
 
     def __len__(self) -> int:
         return len(self.jobs.ids)
@@ -232,11 +231,7 @@ class Round:
     @cached_property
     def hosts(self) -> RoundHosts | None:
         """The hosts, or None if none can fall short."""
-        nodes = self.machines.rules.nodes
-        if not any(node.host for node in nodes):
-            return None
-        hosts = self.entries.once("hosts", lambda: Hosts(nodes, self.workloads))
-        found = RoundHosts(self, hosts) if hosts.asked else None
+        found = None if self.on_hosts is None else RoundHosts(self, self.on_hosts)
         return found if found is not None and found.tight.any() else None
 
     @cached_property
@@ -297,31 +292,32 @@ class Round:
         return np.array([v.slowdown_factor for variants in self.variants for v in variants])
 
     @cached_property
-    def residents(self) -> Mapping[str, tuple[Resident, ...]]:
-        """The running jobs on each GPU that has some."""
-        ids = self.machines.gpu_ids
+    def resident_sets(self) -> tuple[Sequence[tuple[Resident, ...]], Ints]:
+        """The distinct sets of running jobs on a GPU, the empty set first, and each GPU's set."""
         on: dict[int, list[tuple[int, AnyShare]]] = defaultdict(list)
         for k, (gpus, shares, _) in self.jobs.held.items():
             for gpu, share in zip(gpus, shares, strict=True):
                 on[gpu].append((k, share))
-        alike: dict[tuple[tuple[int, AnyShare], ...], tuple[Resident, ...]] = {}
-        found = {}
+        number: dict[tuple[tuple[int, AnyShare], ...], int] = {(): 0}
+        of = np.zeros(len(self.machines), dtype=np.int64)
         for gpu, held in on.items():
-            key = tuple(held)
-            if key not in alike:
-                alike[key] = tuple([Resident(self.variants[k][0], share) for k, share in held])
-            found[ids[gpu]] = alike[key]
-        return found
+            of[gpu] = number.setdefault(tuple(held), len(number))
+        sets = [tuple([Resident(self.variants[k][0], share) for k, share in s]) for s in number]
+        return sets, of
+
+    @cached_property
+    def residents(self) -> Mapping[str, tuple[Resident, ...]]:
+        """The running jobs on each GPU that has some."""
+        (sets, of), ids = self.resident_sets, self.machines.gpu_ids
+        return {ids[gpu]: sets[of[gpu]] for gpu in np.flatnonzero(of).tolist()}
 
     @cached_property
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
         gpus = np.arange(len(machines)) if self.gpus is None else np.array(self.gpus, np.int64)
-        held, until_s = np.zeros(len(machines), np.int64), np.full(len(machines), np.inf)
-        for name, there in residents.items():
-            # GPUs with the same residents share one tuple.
-            held[machines.number[name]] = id(there)
+        _, held = self.resident_sets
+        until_s = np.full(len(machines), np.inf)
         for gpu, moment_s in self.until_s.items():
             until_s[gpu] = moment_s
         node = np.array(machines.node, np.int64)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from dovetail.formulations.rules import slowdown_at_last, tail_bounds
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code, share_of
-
-T = TypeVar("T")
 
 Member = tuple[int, int]
 """The number of a workload, and the code of its share on the GPU (``instances.shares``)."""
@@ -512,7 +510,6 @@ class KnownSlowdowns:
         self._alone = tuple(workloads.values())
         self._joins: dict[tuple[str, Members], Sequence[Colocations]] = {}
         self._least: dict[str, Floats] = {}
-        self._made: dict[str, object] = {}
 
     def most_on(self, model: str) -> int:
         """Return how many jobs may be on a GPU of a model."""
@@ -589,16 +586,6 @@ class KnownSlowdowns:
         may = np.isin(rows.share[:, held:], self._starting).all(axis=1)
         return rows.take(may & (percent(rows.share).sum(axis=1) <= self.rules.share_sum))
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return a cached result, computed at the first call with this name."""
-        if name not in self._made:
-            self._made[name] = make()
-        return cast("T", self._made[name])
-
-
-_OF_NODES: Final = ("machines", "hosts")
-"""Cached results that depend on the nodes and on the jobs' requests to them."""
-
 
 class InstanceSlowdowns(KnownSlowdowns):
     """The known slowdowns of an instance.
@@ -637,7 +624,6 @@ class InstanceSlowdowns(KnownSlowdowns):
             return None
         found = copy(self)
         found._instance, found.rules = instance, rules
-        found._made = {name: made for name, made in self._made.items() if name not in _OF_NODES}
         return found
 
     @property

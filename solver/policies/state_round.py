@@ -12,6 +12,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools
 from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.hosts import KnownHosts
 from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound
@@ -70,14 +71,16 @@ class StateRound:
             book,
             gpus=[*idle, *(gpu for host in hosts for gpu in host.gpus)],
             until_s={gpu: lent_s[gpu] - state.now for gpu in idle if gpu in lent_s},
-            host_load=None if state.hosts is None else draft.host_load(state.hosts),
+            on_hosts=state.hosts and KnownHosts(state.hosts, draft.host_load(state.hosts)),
         )
         if compiled.hosts is not None:
             # Running jobs that no job joins matter too if their host slows them.
             held |= {j.number: list(on) for j, on in draft.staying() if j.number not in held}
             closed = _closed_hosts(draft, held)
             columns = _columns(state, held, jobs)
-            compiled = replace(compiled, jobs=columns, host_closed=closed)
+            assert compiled.on_hosts is not None
+            on_hosts = compiled.on_hosts._replace(closed=closed)
+            compiled = replace(compiled, jobs=columns, on_hosts=on_hosts)
         self._jobs = [*(state.running[number] for number in held), *jobs]
         self.round = compiled
 
