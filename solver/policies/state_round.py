@@ -71,7 +71,9 @@ class StateRound:
             book,
             gpus=[*idle, *(gpu for host in hosts for gpu in host.gpus)],
             until_s={gpu: lent_s[gpu] - state.now for gpu in idle if gpu in lent_s},
-            on_hosts=state.hosts and KnownHosts(state.hosts, draft.host_load(state.hosts)),
+            on_hosts=None
+            if state.hosts is None
+            else KnownHosts(state.hosts, draft.host_load(state.hosts)),
         )
         if compiled.hosts is not None:
             # Running jobs that no job joins matter too if their host slows them.
