@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, overload
@@ -128,9 +128,8 @@ class Slowdowns(Sequence[SlowdownEntry]):
         """Return the columns of records; ``names`` are numbered before others."""
         if isinstance(entries, Slowdowns):
             return entries
-        gathering = Gathering(names)
-        gathering.add_records(list(entries))
-        return Slowdowns(**gathering.gathered())
+        found = list(entries)
+        return _gathered(found, names) if found or names else _none()
 
     @classmethod
     def of_pairs(
@@ -495,6 +494,18 @@ class _Values(ValuesView[SlowdownEntry]):
 
     def __iter__(self) -> Iterator[SlowdownEntry]:
         return iter(self._mapping._known)
+
+
+def _gathered(entries: Sequence[SlowdownEntry], names: Sequence[str]) -> Slowdowns:
+    gathering = Gathering(names)
+    gathering.add_records(entries)
+    return Slowdowns(**gathering.gathered())
+
+
+@cache
+def _none() -> Slowdowns:
+    """Return columns without rows: the check of most starts needs no others."""
+    return _gathered((), ())
 
 
 def _restored(kind: type[Slowdowns], values: dict[str, Any]) -> Slowdowns:
