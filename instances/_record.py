@@ -51,7 +51,8 @@ _NOT_IN_NAMES = (
     r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff"
 )
 _IN_NAMES = f"[^{_NOT_IN_NAMES}]"
-_SEEN_IN_NAMES = rf"[^{_NOT_IN_NAMES}\s]"
+SEEN_IN_NAMES = rf"[^{_NOT_IN_NAMES}\s]"
+"""A character of a name that is not blank."""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 LEAST_POSITIVE = 1e-9
@@ -75,7 +76,7 @@ def _whole(text: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True), AfterValidator(_whole)]
-ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
+ONE_LINE = f"^{_IN_NAMES}*{SEEN_IN_NAMES}{_IN_NAMES}*$"
 """The pattern of one line of printable characters, not all blank."""
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]

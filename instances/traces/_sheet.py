@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from dovetail.instances.traces.trace import Texts
 
 _Numbers = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
+_T = TypeVar("_T")
 
 
 class Sheet:
@@ -30,20 +31,35 @@ class Sheet:
 
     Attributes
     ----------
-    rows : list of Row
-        The rows.
+    lines : list of int
+        The line of each row.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self.rows: list[Row] = []
+        self.lines: list[int] = []
         self._fault: tuple[int, InputError] | None = None
+        found: list[tuple[str, ...]] = []
+        row = None
         try:
-            self.rows.extend(rows)
+            for row in rows:
+                self.lines.append(row.line)
+                found.append(tuple(row.values.values()))
         except InputError as error:
-            self._fault = len(self.rows), error
+            self._fault = len(self.lines), error
+        self._last = row
+        names = row.values if row is not None else ()
+        self._columns: dict[str, Sequence[str]] = dict(
+            zip(names, zip(*found, strict=True), strict=True)
+        )
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.lines)
+
+    def row(self, k: int) -> Row:
+        """Return a row."""
+        assert self._last is not None
+        values = {name: column[k] for name, column in self._columns.items()}
+        return Row(self._last.source, self.lines[k], values, self._last.counted_as)
 
     def require_sound(self) -> None:
         """Raise the first fault, if any."""
@@ -56,7 +72,7 @@ class Sheet:
             if self._fault is not None and self._fault[0] <= k:
                 return
             try:
-                read(self.rows[k])
+                read(self.row(k))
             except InputError as error:
                 self.note(k, error)
 
@@ -65,9 +81,13 @@ class Sheet:
         if self._fault is None or row < self._fault[0]:
             self._fault = row, error
 
-    def cells(self, column: str) -> list[str]:
+    def cells(self, column: str) -> Sequence[str]:
         """Return the cells of a column as they are."""
-        return [row.values[column] for row in self.rows]
+        return self._columns[column] if self.lines else ()
+
+    def put(self, column: str, cells: Sequence[str]) -> None:
+        """Replace the cells of a column."""
+        self._columns[column] = cells
 
     def given(self, column: str) -> _Mask:
         """Return the rows whose cell is not blank."""
@@ -112,16 +132,17 @@ class Sheet:
         )
         return np.where(broken, least, found)
 
-    def map(self, read: Callable[[Row], Any], among: _Mask | None = None) -> list[Any]:
-        """Return a value for each row, read one by one; None where there is none."""
-        found: list[Any] = []
-        for k, row in enumerate(self.rows):
-            try:
-                found.append(read(row) if among is None or among[k] else None)
-            except InputError as error:
-                self.note(k, error)
-                found.extend([None] * (len(self.rows) - k))
-                break
+    def map(self, column: str, read: Callable[[str], _T]) -> list[_T]:
+        """Return what ``read`` makes of each cell of a column, up to the first that it refuses.
+
+        The path of its error is left to the row.
+        """
+        found: list[_T] = []
+        try:
+            found.extend(map(read, self.cells(column)))
+        except InputError as error:
+            k = len(found)
+            self.note(k, self.row(k).broken(column, error.rule))
         return found
 
 
@@ -138,4 +159,4 @@ def numbers_of(cells: Sequence[str]) -> _Numbers:
 
 def numbered(sheet: Sheet) -> Texts:
     """Return names for jobs that have none, by their lines."""
-    return np.array([f"job-{row.line}" for row in sheet.rows], dtype=object)
+    return np.array([f"job-{line}" for line in sheet.lines], dtype=object)

@@ -117,12 +117,13 @@ def _refuse_repeated(sheet: Sheet, ids: Texts, among: NDArray[np.bool_], column:
         return
     lines: dict[str, int] = {}
     for k in np.flatnonzero(among).tolist():
-        row, name = sheet.rows[k], ids[k]
+        name = ids[k]
         if name in lines:
+            row = sheet.row(k)
             rule = f"ids must differ, got {shown(name)} in {row.counted_as} {lines[name]} too"
             sheet.note(k, row.broken(column, rule))
             return
-        lines[name] = row.line
+        lines[name] = sheet.lines[k]
 
 
 def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
@@ -156,31 +157,29 @@ def _own_columns(table: Table) -> tuple[Column, ...]:
 
 def _to_seconds(sheet: Sheet, column: str) -> None:
     """Convert a column of times to seconds since the first of them."""
-    first = sheet.rows[0].values[column] if sheet.rows else ""
+    first = next(iter(sheet.cells(column)), "")
     if not first or as_number(first) is not None:
         return
     sheet.require_sound()
-    moments = _moments(sheet.rows, column)
+    moments = _moments(sheet, column)
     start = min(moments)
-    for row, at in zip(sheet.rows, moments, strict=True):
-        row.values[column] = str((at - start).total_seconds())
+    sheet.put(column, [str((at - start).total_seconds()) for at in moments])
 
 
-def _moments(rows: Sequence[Row], column: str) -> list[datetime]:
+def _moments(sheet: Sheet, column: str) -> list[datetime]:
     """Return the times, which all have an offset from UTC or all have none."""
     moments: list[datetime] = []
-    for row in rows:
-        text = row.values[column]
+    for k, text in enumerate(sheet.cells(column)):
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
             seconds = "" if moments else "a number of seconds or "
             rule = f"must be {seconds}a time as 2026-11-01T09:00:00, got {shown(text)}"
-            raise row.broken(column, rule) from None
+            raise sheet.row(k).broken(column, rule) from None
         if moments and (at.tzinfo is None) != (moments[0].tzinfo is None):
             offset = "without an" if at.tzinfo else "with an"
             rule = f"must be {offset} offset from UTC, as in the rows before, got {shown(text)}"
-            raise row.broken(column, rule)
+            raise sheet.row(k).broken(column, rule)
         moments.append(at)
     return moments
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dovetail.instances._record import ONE_LINE, shown
+from dovetail.instances._record import ONE_LINE, SEEN_IN_NAMES, shown
 from dovetail.instances.errors import InputError
 
 PRIORITIES: Final = ("batch", "latency")
@@ -22,6 +22,8 @@ _MOST_S: Final = 1e11
 
 _MOST_WORKERS: Final = 1_000_000
 _NAME: Final = re.compile(ONE_LINE)
+_SEEN: Final = re.compile(f"{SEEN_IN_NAMES}*")
+"""A text without blanks, of which every part that is not empty is a name."""
 
 Texts = NDArray[np.object_]
 """A column of texts; None where there is none."""
@@ -192,6 +194,9 @@ class JobColumns:
 
 
 def _all_named(column: Texts) -> NDArray[np.bool_]:
+    names = [name for name in column.tolist() if name is not None]
+    if all(names) and _SEEN.fullmatch("".join(names)):
+        return np.ones(len(column), dtype=np.bool_)
     return _all_match(column, lambda name: _NAME.fullmatch(name) is not None)
 
 

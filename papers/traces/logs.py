@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.tables import Row, read_csv
+from dovetail.instances.reading.tables import read_csv
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._sheet import Sheet, numbered
 from dovetail.instances.traces.kinds import TraceKind
@@ -151,7 +151,7 @@ def _read(path: Path, name: str, *, log: _Log) -> Trace:
     sheet = Sheet(read_csv(path, log.columns))
     arrives = np.ones(len(sheet), dtype=np.bool_) if log.dated else sheet.given(log.arrival)
     if log.dated:
-        arrival_s = _since_the_first(sheet.map(lambda row: _moment(row, log)))
+        arrival_s = _since_the_first(sheet.map(log.arrival, moment), len(sheet))
     else:
         arrival_s = sheet.numbers(log.arrival, arrives)
     with np.errstate(over="ignore"):
@@ -169,18 +169,12 @@ def _read(path: Path, name: str, *, log: _Log) -> Trace:
     return Trace.of_columns(name, jobs, notes)
 
 
-def _since_the_first(moments: Sequence[datetime | None]) -> _Column:
-    """Return the seconds since the first of the times; None stands behind a row that is refused."""
-    start = min((at for at in moments if at is not None), default=datetime.max)
-    passed_s = [0.0 if at is None else (at - start).total_seconds() for at in moments]
-    return np.array(passed_s, dtype=np.float64)
-
-
-def _moment(row: Row, log: _Log) -> datetime:
-    try:
-        return moment(row.values[log.arrival])
-    except InputError as error:
-        raise row.broken(log.arrival, error.rule) from None
+def _since_the_first(moments: Sequence[datetime], rows: int) -> _Column:
+    """Return the seconds since the first of the times; 0 in the rows behind a broken one."""
+    start = min(moments, default=datetime.max)
+    found = np.zeros(rows)
+    found[: len(moments)] = [(at - start).total_seconds() for at in moments]
+    return found
 
 
 def _kind(log: _Log) -> TraceKind:
