@@ -36,6 +36,7 @@ from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import _rows, records
+from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.live import faults, requests
 from dovetail.measuring import campaign, results, workloads
 from dovetail.solver.policies import policy_class, policy_names
@@ -264,10 +265,11 @@ TABLES = {
 def formats_page() -> str:
     """Return the reference of both formats."""
     parts = [FORMATS.format(schemas="../../instances/schemas")]
-    for title, module in (("Instance", instances), ("Plan", plans)):
+    for title, module, others in (("Instance", instances, (SlowdownEntry,)), ("Plan", plans, ())):
         stamp = getattr(module, f"{title.upper()}_FORMAT")
         parts.append(f'## {title}: `"format": "{stamp}"`\n')
-        parts += [_record(kind) for kind in FIELDS if kind.__module__ == module.__name__]
+        records = [k for k in FIELDS if k.__module__ == module.__name__ or k in others]
+        parts += map(_record, records)
     return "\n".join(parts)
 
 
