@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.specs import JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
 from dovetail.executor.live.job_beliefs import workload_name
 from dovetail.executor.live.rounds.kinds import ALONE, SharingClass
@@ -79,6 +80,37 @@ class RunHistory(NamedTuple):
             done_s=self.done_s + ran_s if resumes else 0.0,
             waiting_since_s=at_s if state in QUEUED else self.waiting_since_s,
         )
+
+
+class WorkEstimates:
+    """The work of jobs in seconds alone: as the owner says, or as long as equal jobs took.
+
+    Parameters
+    ----------
+    jobs : iterable of LiveJob
+        The jobs so far.
+    """
+
+    def __init__(self, jobs: Iterable[LiveJob]) -> None:
+        # The number of finished jobs of each workload, and their total seconds.
+        self._lasted: dict[WorkloadKey, tuple[int, float]] = {}
+        for live in jobs:
+            self.note(live)
+
+    def note(self, live: LiveJob) -> bool:
+        """Note how long a job took if it finished; return whether it did."""
+        if live.state is not JobState.FINISHED:
+            return False
+        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
+        self._lasted[live.spec.key] = count + 1, lasted_s + RunHistory.of(live).last_ran_s
+        return True
+
+    def of(self, live: LiveJob) -> float:
+        """Return the estimated total work of a job."""
+        if live.spec.estimate_s is not None:
+            return live.spec.estimate_s
+        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
+        return lasted_s / count if count else UNKNOWN_WORK_S
 
 
 @dataclass

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE
@@ -14,9 +13,8 @@ from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.rounds.kinds import KindState, Layout, SharingClass
 from dovetail.executor.live.rounds.policy_jobs import (
     LEAST_START_S,
-    UNKNOWN_WORK_S,
-    RunHistory,
     TrackedJob,
+    WorkEstimates,
 )
 from dovetail.executor.live.rounds.taking_part import most_of, taking_part
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
@@ -46,16 +44,13 @@ class PolicyView:
     def __init__(self, beliefs: JobBeliefs) -> None:
         self.beliefs, self.machine = beliefs, beliefs.machine
         self._tracked: dict[str, TrackedJob] = {}
-        # The number of finished jobs of each workload, and their total seconds.
-        self._lasted: dict[WorkloadKey, tuple[int, float]] = {}
+        self._estimates = WorkEstimates(self.machine.jobs.values())
         self._sizes: dict[str, int] = {}
         # What the state depends on as a whole: it is made again if this, or a kind, changes.
         self._basis: tuple[object, ...] = ()
         self._stale = True
         self._sizes_mib: list[float] = []
         self._made: KindState
-        for live in self.machine.jobs.values():
-            self._note_duration(live)
         self.renew(self.machine.now_s)
 
     @property
@@ -83,7 +78,7 @@ class PolicyView:
         if track is None or rate is None or track.job.phase != "running":
             return
         seen = track.job
-        track.read_history(self._work_s(track.live), self.state.now)
+        track.read_history(self._estimates.of(track.live), self.state.now)
         seen.done_s = track.past.done_s + iterations / rate
         seen.since_s = max(seen.since_s, now_s)
         if total is not None:
@@ -170,26 +165,18 @@ class PolicyView:
             del self._tracked[track.live.id]
             track.job.phase = "finished"
             self.state.pending.pop(track.job.number, None)
-            if self._note_duration(track.live):
+            if self._estimates.note(track.live):
                 finished.add(track.spec.key)
         for name in {*part, *self.machine.holding} - self._tracked.keys():
             self._tracked[name] = track = TrackedJob.of(self.machine.jobs[name])
             self._stale |= track.job.workers > self._sizes.get(track.name, 0)
         return finished
 
-    def _note_duration(self, live: LiveJob) -> bool:
-        """Record the duration of a job if it finished; return whether it did."""
-        if live.state is not JobState.FINISHED:
-            return False
-        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
-        self._lasted[live.spec.key] = count + 1, lasted_s + RunHistory.of(live).last_ran_s
-        return True
-
     def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
         """Update the estimated work of waiting jobs whose workload had a job finish."""
         for track in self._tracked.values() if finished else ():
             if track.spec.key in finished and track.job.phase == "pending":
-                track.job.work_s = self._work_s(track.live)
+                track.job.work_s = self._estimates.of(track.live)
 
     def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:
         live, name = track.live, track.name
@@ -287,10 +274,10 @@ class PolicyView:
     def _read_job(self, track: TrackedJob) -> None:
         live, job, now = track.live, track.job, self.state.now
         job.workload, track.alone_only = self._made.place[track.kind], live.alone_only
-        track.read_history(self._work_s(track.live), self.state.now)
+        track.read_history(self._estimates.of(track.live), self.state.now)
         if live.state not in HOLDING or live.run is None:
             job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
-            job.work_s, job.checkpoint_s = self._work_s(live), math.inf
+            job.work_s, job.checkpoint_s = self._estimates.of(live), math.inf
             return
         place = self._made.gpu_place
         job.phase = "running"
@@ -307,13 +294,6 @@ class PolicyView:
             job.checkpoint_s = _or(live.spec.checkpoint_s, math.inf)
         job.stops_apart_s = _or(live.spec.stops_apart_s, STOPS_APART_S)
         job.restart_s = live.spec.grace_s + max(LEAST_START_S, track.past.start_up_s)
-
-    def _work_s(self, live: LiveJob) -> float:
-        """Return the estimated total work of a job, in seconds alone."""
-        if live.spec.estimate_s is not None:
-            return live.spec.estimate_s
-        count, lasted_s = self._lasted.get(live.spec.key, (0, 0.0))
-        return lasted_s / count if count else UNKNOWN_WORK_S
 
     def _rate(self, job: Job) -> float:
         """Return the believed rate of a running job, in seconds of work per second."""
