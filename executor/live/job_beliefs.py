@@ -180,12 +180,12 @@ class JobBeliefs:
         known = tuple(one for one in found if one and math.isfinite(one.slowdown))
         return known if len(known) == len(found) else ()
 
-    def upper(self, job: str) -> float | None:
+    def upper(self, job: str, residents: Mapping[str, Sequence[LiveJob]]) -> float | None:
         """Return the bound on a running job's slowdown with its present co-runners.
 
         None if it runs alone, or if there is no bound for one of them.
         """
-        live, residents = self.machine.jobs[job], self.machine.residents()
+        live = self.machine.jobs[job]
         found = [
             self.belief(job, other.id, seat.gpu)
             for seat in (live.run.seats if live.run is not None else ())

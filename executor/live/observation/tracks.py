@@ -332,12 +332,13 @@ class Tracks:
         # The device of a lost run may have left the pool.
         return self.models.get(track.run.seats[0].gpu, "unknown")
 
-    def predicted(self, run: str) -> Belief | None:
+    def predicted(self, track: Track) -> Belief | None:
         """Return the largest slowdown believed for a run with its present co-runners."""
+        devices = [self.devices[seat.gpu] for seat in track.run.seats]
         beliefs = [
             belief
-            for device in self.devices.values()
+            for device in devices
             for (resident, _), belief in zip(device.residents, device.beliefs, strict=False)
-            if resident == run
+            if resident == track.run.id
         ]
         return max(beliefs, key=lambda belief: belief.slowdown, default=None)

@@ -180,14 +180,15 @@ class RunWatch:
     def _read(self, watched: Mapping[str, LiveJob]) -> None:
         """Read the figures of the watched runs."""
         tracks = self._tracks
-        self._readings.now = {run: self._reading(tracks.runs[run]) for run in watched}
+        residents = self._machine.residents()
+        self._readings.now = {run: self._reading(tracks.runs[run], residents) for run in watched}
         for run, reading in self._readings.now.items():
             self._readings.note(run, reading, tracks.runs[run].shares)
 
-    def _reading(self, track: Track) -> RunReading:
+    def _reading(self, track: Track, residents: Mapping[str, Sequence[LiveJob]]) -> RunReading:
         tracks, run, usage = self._tracks, track.run, self._readings.usage
         rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
-        belief = tracks.predicted(run.id)
+        belief = tracks.predicted(track)
         isolated = [
             usage[seat.gpu] for seat in run.seats if run.isolated_on(seat) and seat.gpu in usage
         ]
@@ -198,7 +199,7 @@ class RunWatch:
             solo_rate=solo,
             slowdown=solo / rate if rate and solo else None,
             predicted=belief.slowdown if belief else None,
-            upper=self._beliefs.upper(run.job),
+            upper=self._beliefs.upper(run.job, residents),
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
             launches=sum((Counter(used.launches) for used in isolated), Counter()),

@@ -538,13 +538,13 @@ def test_plans_of_a_round_and_jobs_that_share_say_where_slowdowns_are_from():
         put(story, view, job, "g0")
     there, back = view.beliefs.predicted([job.run for job in jobs[:2]], "g0")
     assert (there.words, back.words) == ("measured once", "measured once")
-    assert view.beliefs.upper(jobs[0].id) > 1.2
+    assert view.beliefs.upper(jobs[0].id, view.machine.residents()) > 1.2
     story.ended(jobs[0])
     view.renew(story.at_s)
     put(story, view, jobs[2], "g0")
     there, _ = view.beliefs.predicted([job.run for job in jobs[1:]], "g0")
     assert there.words == "estimate: law of MPS, from solo profiles"
-    assert view.beliefs.upper(jobs[1].id) > there.slowdown
+    assert view.beliefs.upper(jobs[1].id, view.machine.residents()) > there.slowdown
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():

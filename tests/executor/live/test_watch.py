@@ -39,7 +39,7 @@ class Known:
     def described(self, spec, gpu_model):
         return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, 1))
 
-    def upper(self, job):
+    def upper(self, job, residents):
         return None
 
     def neighbours(self, gpus):
