@@ -340,7 +340,7 @@ class _Outcome:
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
             stops=stops,
-            waiting=() if due is None else reasons(self.problem, plan.assignments, due, stops),
+            waiting=() if due is None else reasons(values, plan.assignments, due, stops),
         )
 
     def _value(self, plan: Plan, report: CheckReport) -> float:

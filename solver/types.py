@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
@@ -186,8 +185,8 @@ class Proven:
     errors: tuple[str, ...]
 
 
-Proof = Callable[[Problem], Proven]
-"""Checks the certificate of a choice's bound for the same problem, formulated again."""
+Proof = Callable[[JobValues], Proven]
+"""Checks the certificate of a choice's bound for the same objective and round, formulated again."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +239,7 @@ class Choice:
         """Return a choice of groups of ``problem.apart`` as a choice of the problem's groups."""
         if self.groups is not None or problem.apart is problem:
             return self
-        proof = self.proof and partial(_proven_apart, self.proof)
-        return replace(self, counts=problem.merged(self.counts), proof=proof)
+        return replace(self, counts=problem.merged(self.counts))
 
     def bounded(self, problem: Problem) -> Choice:
         """Return the choice with bounds that hold even if groups are missing."""
@@ -272,11 +270,6 @@ class Choice:
             note="; ".join(filter(None, (self.note, _CHOSEN_BY_PRICES))),
             proof=None,
         )
-
-
-def _proven_apart(proof: Proof, problem: Problem) -> Proven:
-    """Return what a certificate for the groups of individual jobs proves."""
-    return proof(problem.apart)
 
 
 def relative_gap(bound: float, value: float) -> float:

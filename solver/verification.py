@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dovetail.formulations.objectives import Objective
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.objectives import Objective, job_values
+from dovetail.formulations.rounds import Round
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
@@ -50,11 +50,11 @@ def verify(instance: Instance, result: Result, objective: Objective | None = Non
     if result.proof is None or claimed is None:
         return Verification(certificate="none")
     pending = instance.preempted() if result.plan.preempt else instance
-    problem = Problem.of(pending, objective or result.plan.judged_by)
-    proven = result.proof(problem)
+    values = job_values(Round.of(pending), objective or result.plan.judged_by)
+    proven = result.proof(values)
     if proven.errors:
         raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")
-    bound = -proven.bound if problem.values.minimised else proven.bound
+    bound = -proven.bound if values.minimised else proven.bound
     if not math.isclose(bound, claimed, rel_tol=_TOLERANCE):
         raise VerificationError(
             f"the certificate proves a bound of {bound:.10g}, not {claimed:.10g}"

@@ -35,7 +35,9 @@ from operator import attrgetter
 import numpy as np
 
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import InputError
@@ -87,7 +89,7 @@ class Explanation(Record):
 
 
 def reasons(
-    problem: Problem,
+    values: JobValues,
     assignments: Sequence[Assignment],
     budget: Budget = UNLIMITED,
     stops: Sequence[Stop] = (),
@@ -96,8 +98,8 @@ def reasons(
 
     Parameters
     ----------
-    problem : Problem
-        The round, already preempted if running jobs may move.
+    values : JobValues
+        The objective in the round, already preempted if running jobs may move.
     assignments : sequence of Assignment
         A valid plan for it.
     budget : Budget
@@ -105,15 +107,15 @@ def reasons(
     stops : sequence of Stop
         The running jobs that do not stay.
     """
-    jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
+    jobs, placed = values.round.instance.jobs, {row.job for row in assignments}
     waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
-    demand = _demands(problem)
+    demand = _demands(values)
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:
         first.setdefault(demand[k], k)
     found: dict[tuple[object, ...], _Reason] = {}
     if first and not budget.passed:
-        wording = Wording(Finder(problem, assignments))
+        wording = Wording(Finder(values, assignments))
         # One kind of job after the other, because the candidates of only a few kinds are cached.
         kinds = attrgetter("workload", "priority", "workers")
         for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
@@ -136,16 +138,16 @@ def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
     return "stopped", stopped(stop, why), nearest
 
 
-def _demands(problem: Problem) -> list[tuple[object, ...]]:
+def _demands(values: JobValues) -> list[tuple[object, ...]]:
     """Return everything that the reason of each job depends on if it waits."""
-    every = np.arange(len(problem.round))
+    every = np.arange(len(values.round))
     alone = [0.0] * len(every)
-    if problem.values.grouped and problem.round.models:
+    if values.grouped and values.round.models:
         # Equal jobs start one after the other in a forecast, and their gains differ by the start.
-        alone = problem.values.gain(every, np.ones(len(every)), problem.round.models[0]).tolist()
+        alone = values.gain(every, np.ones(len(every)), values.round.models[0]).tolist()
     return [
         (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
-        for job, gain in zip(problem.round.instance.jobs, alone, strict=True)
+        for job, gain in zip(values.round.instance.jobs, alone, strict=True)
     ]
 
 
@@ -200,7 +202,7 @@ def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
     """
     problem, objective, _ = _checked(instance, plan)
     stops = plan.leaving(instance.jobs)
-    return reasons(Problem.of(problem, objective), plan.assignments, stops=stops)
+    return reasons(job_values(Round.of(problem), objective), plan.assignments, stops=stops)
 
 
 def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
@@ -246,7 +248,7 @@ def _waiting(
     trials: Trials,
     budget: Budget,
 ) -> Explanation:
-    finder = Finder(Problem.of(instance, objective), assignments)
+    finder = Finder(job_values(Round.of(instance), objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
     category, reason, nearest = _of_stopped(stop, Wording(finder).reason(index))
     return Explanation(

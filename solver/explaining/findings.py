@@ -19,8 +19,8 @@ from dovetail.formulations.candidates.refusals import (
 )
 from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.candidates.sites import Site, rows_at, sites_of, worth
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Resident, Variant
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job
@@ -145,15 +145,15 @@ class Finder:
 
     Parameters
     ----------
-    problem : Problem
-        The round, under the objective that decides which jobs may share.
+    values : JobValues
+        The objective in the round, which decides which jobs may share.
     assignments : sequence of Assignment
         A valid plan.
     """
 
-    def __init__(self, problem: Problem, assignments: Sequence[Assignment]) -> None:
-        self.round, self.values = problem.round, problem.values
-        self.instance = problem.round.instance
+    def __init__(self, values: JobValues, assignments: Sequence[Assignment]) -> None:
+        self.round, self.values = values.round, values
+        self.instance = values.round.instance
         self.jobs = self.instance.jobs
         self.rows = {row.job: row for row in assignments}
         self.sites = sites_of(self.round, assignments)

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.refusals import Refusal
-from dovetail.formulations.programs.problems import Problem
-from dovetail.formulations.rounds import Resident
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import (
     IDLE,
@@ -143,7 +143,6 @@ class Remedy(Record):
 class _ChangedStart:
     """A job that can start after a change: its GPUs, and all assignments that differ."""
 
-    problem: Problem
     finder: Finder
     index: int
     finding: BestGpus
@@ -216,8 +215,8 @@ class Remedies:
         rows = {name: row for name, row in self._finder.rows.items() if name not in change.without}
         changed = change.applied(self._instance, self._job.id)
         kept = {**rows, **repaired}
-        problem = Problem.of(changed, self._objective, self._finder.round.entries)
-        finder = Finder(problem, list(kept.values()))
+        compiled = Round.of(changed, self._finder.round.entries)
+        finder = Finder(job_values(compiled, self._objective), list(kept.values()))
         index = [job.id for job in changed.jobs].index(self._job.id)
         finding = finder.find(index)
         if finding is None or finding.level != Refusal.NONE:
@@ -227,7 +226,7 @@ class Remedies:
         several = finder.values.grouped or finder.round.hosts is not None
         if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
-        return _ChangedStart(problem, finder, index, finding, tuple(differing.values()))
+        return _ChangedStart(finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
         """Return the assignments of the jobs that need other shares when some leave.
@@ -256,7 +255,9 @@ class Remedies:
             return None
         known = "" if change.measured else tried.finding.figures
         where = f" {tried.finder.place_text(tried.finding)}{known}"
-        return tried.remedy(change, where, condition, self._trials.of(tried.problem, tried.index))
+        return tried.remedy(
+            change, where, condition, self._trials.of(tried.finder.values, tried.index)
+        )
 
     # -- gSLAs and memory -------------------------------------------------------------------
 
@@ -423,7 +424,7 @@ class Remedies:
         for more in _doubled(number, max(number, min(demand, _MOST_GPUS))):
             if (outcome := tried(more)) is None or (found and self._trials.over):
                 break
-            verdict = self._trials.of(outcome.problem, outcome.index)
+            verdict = self._trials.of(outcome.finder.values, outcome.index)
             if found is None or verdict.sure:
                 condition = f"if there were {more} more {model}{'s' * (more > 1)}"
                 change = Change(more_gpus=self._more(model, more))

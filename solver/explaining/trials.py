@@ -18,6 +18,7 @@ from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.candidates.kinds import Kinds
 from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import placed_jobs, score
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, relative_gap
@@ -61,19 +62,19 @@ class Trials:
         """Whether the budget is used up."""
         return self._budget.passed
 
-    def of(self, problem: Problem, job: int) -> StartVerdict:
+    def of(self, values: JobValues, job: int) -> StartVerdict:
         """Return whether every best plan of a round starts the job with this index."""
-        best = self._solved(Problem(problem.round, problem.values, self._budget.part(_SHARE)))
+        best = self._solved(Problem(values.round, values, self._budget.part(_SHARE)))
         if best is None:
             return self._late
         choice, groups = best
         placed = placed_jobs(groups, choice.counts)
         if not placed[job]:
-            return self._instead(problem, choice, placed)
-        without = self._solved(_Without(problem, job, self._budget.part(_SHARE)))
+            return self._instead(values, choice, placed)
+        without = self._solved(_Without(values, job, self._budget.part(_SHARE)))
         if without is None:
             return self._late
-        if _exceeds(problem, best, without[0]):
+        if _exceeds(values, best, without[0]):
             return StartVerdict(True, "")
         return StartVerdict(False, ", but an equally good plan may leave it out")
 
@@ -84,11 +85,11 @@ class Trials:
         choice = Auto().solve(problem, Limits(self._budget.part(_SHARE))).bounded(problem)
         return None if self.over else (choice, choice.groups_of(problem))
 
-    def _instead(self, problem: Problem, choice: Choice, placed: Bools) -> StartVerdict:
+    def _instead(self, values: JobValues, choice: Choice, placed: Bools) -> StartVerdict:
         """Return the verdict on what a best plan does instead of starting the job."""
         if relative_gap(choice.bound, choice.value) > OPTIMAL_GAP:
             return self._late
-        ids = problem.round.jobs.ids
+        ids = values.round.jobs.ids
         fresh = [ids[k] for k in np.flatnonzero(placed).tolist() if ids[k] not in self._placed]
         does = f"starts {listed(fresh, 3)} in its place" if fresh else "leaves it out"
         return StartVerdict(False, f", but a best plan {does}")
@@ -97,8 +98,8 @@ class Trials:
 class _Without(Problem):
     """A round in which one queued job may not start."""
 
-    def __init__(self, problem: Problem, job: int, budget: Budget) -> None:
-        super().__init__(problem.round, problem.values, budget)
+    def __init__(self, values: JobValues, job: int, budget: Budget) -> None:
+        super().__init__(values.round, values, budget)
         self._job = job
 
     @cached_property
@@ -120,11 +121,11 @@ class _Without(Problem):
         return
 
 
-def _exceeds(problem: Problem, best: tuple[Choice, Groups], without: Choice) -> bool:
+def _exceeds(values: JobValues, best: tuple[Choice, Groups], without: Choice) -> bool:
     """Return whether a plan is worth more than any plan without the job can be."""
     choice, groups = best
-    if problem.values.two_stage:
-        weight = score(groups, problem.values, choice.counts).weight
+    if values.two_stage:
+        weight = score(groups, values, choice.counts).weight
         if weight > without.weight_bound * (1 + _MARGIN):
             return True
         if weight < without.weight_bound * (1 - _ROUNDING):

@@ -15,7 +15,6 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances.checking.completion import AloneForecast
 from dovetail.instances.checking.facts import Occupancy
@@ -60,10 +59,8 @@ class Definition:
 
     Parameters
     ----------
-    compiled : Round
-        The round.
     values : JobValues
-        The objective.
+        The objective in the round.
     before : Occupancy
         The running jobs.
 
@@ -75,12 +72,12 @@ class Definition:
 
     pairs_only: bool = False
 
-    def __init__(self, compiled: Round, values: JobValues, before: Occupancy) -> None:
-        self.round = compiled
+    def __init__(self, values: JobValues, before: Occupancy) -> None:
+        self.round = values.round
         self.values = values
         self.before = before
-        self.jobs = compiled.instance.jobs
-        self.model = next((p.gpu.model for p in compiled.instance.places.values()), "")
+        self.jobs = self.round.instance.jobs
+        self.model = next((p.gpu.model for p in self.round.instance.places.values()), "")
         self.weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
 
     def gain(self, job: Ints, slowdown: Floats) -> Floats:
@@ -162,11 +159,11 @@ class _RatesOverRemaining(_Rates):
 class _SavedTime(_Rates):
     """``completion``."""
 
-    def __init__(self, compiled: Round, values: JobValues, before: Occupancy) -> None:
-        super().__init__(compiled, values, before)
+    def __init__(self, values: JobValues, before: Occupancy) -> None:
+        super().__init__(values, before)
         self._forecast = forecast = AloneForecast(before)
         self._left_s = self.remaining_s / self.speed
-        self._solo = slowdowns_alone(tuple(compiled.instance.workloads.values()))
+        self._solo = slowdowns_alone(tuple(self.round.instance.workloads.values()))
         self._end_s, self._rent = np.zeros(len(self.jobs)), np.zeros(len(self.jobs))
         for k, job in enumerate(self.jobs):
             if not job.running:
@@ -215,16 +212,16 @@ class _SavedTime(_Rates):
 class _OfClass(Definition):
     """A user's own objective: what its class says."""
 
-    def __init__(self, compiled: Round, values: JobValues, before: Occupancy) -> None:
-        super().__init__(compiled, values, before)
+    def __init__(self, values: JobValues, before: Occupancy) -> None:
+        super().__init__(values, before)
         self.pairs_only = values.pairs_only
         # A job that may be joined has equal GPUs.
         self._class = np.zeros(len(self.jobs), dtype=np.int64)
-        for k, gpu_class in enumerate(compiled.classes):
+        for k, gpu_class in enumerate(self.round.classes):
             for resident in gpu_class.residents:
                 self._class[resident.variant.job] = k
-        free = (k for k, gpu_class in enumerate(compiled.classes) if not gpu_class.residents)
-        self._class[~compiled.jobs.running] = next(free, 0)
+        free = (k for k, gpu_class in enumerate(self.round.classes) if not gpu_class.residents)
+        self._class[~self.round.jobs.running] = next(free, 0)
 
     def gain(self, job: Ints, slowdown: Floats) -> Floats:
         return np.asarray(self.values.gain(job, slowdown, self.model))
@@ -275,9 +272,9 @@ _BY_NAME: Final[Mapping[str, type[Definition]]] = {
 }
 
 
-def definition(compiled: Round, values: JobValues, before: Occupancy) -> Definition:
+def definition(values: JobValues, before: Occupancy) -> Definition:
     """Return the definition of an objective, which is its class if it is a user's own."""
-    return _BY_NAME.get(values.name, _OfClass)(compiled, values, before)
+    return _BY_NAME.get(values.name, _OfClass)(values, before)
 
 
 def slowdowns_alone(workloads: Sequence[Workload]) -> Floats:

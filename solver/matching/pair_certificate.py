@@ -24,8 +24,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.programs.problems import Problem
-from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy
@@ -57,7 +55,7 @@ _SMALL, _FEW = 500**2, 20
 """Cells up to which a matrix is always dense; above, one in this many must be filled."""
 
 
-def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven:
+def proven_by_pairs(found: Matching, decided: Bools, values: JobValues) -> Proven:
     """Return the bound that the duals of a matching prove, and the errors in them.
 
     Parameters
@@ -66,10 +64,10 @@ def proven_by_pairs(found: Matching, decided: Bools, problem: Problem) -> Proven
         The result of ``match_pairs``.
     decided : (jobs,) bool
         The running jobs that it had to place; the others stay as they are.
-    problem : Problem
-        The round, formulated again.
+    values : JobValues
+        The objective in the round, formulated again.
     """
-    reading = _Reading(problem.round, problem.values, decided)
+    reading = _Reading(values, decided)
     errors = (*reading.errors(), *bound_errors(found, **reading.arguments()))
     return Proven(found.bound + reading.kept(), errors)
 
@@ -87,12 +85,12 @@ class _Sharing(NamedTuple):
 
 
 class _Reading:
-    def __init__(self, compiled: Round, values: JobValues, decided: Bools) -> None:
-        self.instance = instance = compiled.instance
+    def __init__(self, values: JobValues, decided: Bools) -> None:
+        self.instance = instance = values.round.instance
         self.cluster = instance.cluster
         self.decided = decided
         self.before = Occupancy(instance, running_jobs(instance))
-        self.definition = definition(compiled, values, self.before)
+        self.definition = definition(values, self.before)
         self.place = {name: k for k, name in enumerate(instance.workloads)}
         self.workloads = tuple(instance.workloads.values())
         self.index = {job.id: k for k, job in enumerate(instance.jobs)}

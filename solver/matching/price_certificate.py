@@ -24,6 +24,7 @@ from typing import NamedTuple
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Proven
 
 _ROUNDING = 1e-9
@@ -58,9 +59,9 @@ class PriceDual(NamedTuple):
         return math.fsum(price * number for price, number in (*workers, *gpus))
 
 
-def proven_by_prices(dual: PriceDual, problem: Problem) -> Proven:
+def proven_by_prices(dual: PriceDual, values: JobValues) -> Proven:
     """Return the bound that prices prove, and the errors in them."""
-    groups = problem.groups
+    groups = Problem(values.round, values).apart.groups
     bound = dual.bound(groups)
     if not groups.complete:
         return Proven(bound, ("groups are missing",))

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.budget import Budget, WallClock
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.slowdowns import InstanceSlowdowns
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
@@ -570,7 +571,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan if best else Plan(assignments=())
     running = plan_of(instance, *(a for a in plan.assignments if a.start), objective=objective)
-    found = reasons(Problem.of(instance, objective), running.assignments)
+    found = reasons(job_values(Round.of(instance), objective), running.assignments)
     placed = {row.job for row in running.assignments}
     assert [waiting.job for waiting in found] == [
         job.id for job in instance.jobs if job.id not in placed
@@ -587,7 +588,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
 def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan
-    found = reasons(Problem.of(instance, objective), plan.assignments)
+    found = reasons(job_values(Round.of(instance), objective), plan.assignments)
     assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]
 
 
@@ -679,7 +680,7 @@ def test_a_thousand_waiting_jobs_are_reported_at_once():
     instance = generate(1500, gpus=400, workloads=26, gangs=False, running=0.27)
     running = plan_of(instance).assignments
     started = time.process_time()
-    found = reasons(Problem.of(instance, "throughput"), running)
+    found = reasons(job_values(Round.of(instance), "throughput"), running)
     assert (len(running), len(found)) == (400, 1100)
     assert time.process_time() - started < 10
 
@@ -697,13 +698,13 @@ class Ticks(WallClock):
 def test_reasons_that_the_time_does_not_suffice_for():
     instance = generate(40, seed=1)
     plan = solve(instance).plan
-    problem = Problem.of(instance, "throughput")
-    found = reasons(problem, plan.assignments, Budget(2, Ticks()))
+    values = job_values(Round.of(instance), "throughput")
+    found = reasons(values, plan.assignments, Budget(2, Ticks()))
     assert [each.job for each in found] == [each.job for each in plan.waiting]
     examined = [each for each in found if each.reason != NOT_EXAMINED]
     assert 0 < len(examined) < len(found)
     assert set(examined) <= set(plan.waiting)
-    late = reasons(problem, plan.assignments, Budget(-1))
+    late = reasons(values, plan.assignments, Budget(-1))
     assert {(each.reason, each.nearest) for each in late} == {(NOT_EXAMINED, None)}
 
 

@@ -37,7 +37,7 @@ def test_equals_enumeration_where_prices_prove_it():
         best = optimum(instance, "completion").value
         assert choice.value == pytest.approx(best, rel=1e-6, abs=1e-6)
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
-        assert choice.proof(problem) == Proven(pytest.approx(choice.bound), ())
+        assert choice.proof(problem.values) == Proven(pytest.approx(choice.bound), ())
         proven += 1
         contended += choice.proof.args[0].price.any()
     assert proven > 60
@@ -77,9 +77,9 @@ def test_the_certificate_refuses_prices_that_leave_a_gang_s_gain_out():
     problem = Problem.of(gaining_gang(), "completion")
     none, ones = np.zeros(0, dtype=np.int64), np.zeros(0)
     dual = PriceDual(np.array([375.0, 0.0, 0.0]), np.zeros(1), none, none, ones)
-    assert "the parts of gang sum to 0, not to 1" in proven_by_prices(dual, problem).errors
+    assert "the parts of gang sum to 0, not to 1" in proven_by_prices(dual, problem.values).errors
     halves = dual._replace(job=np.array([2]), gpu_class=np.array([0]), part=np.array([0.5]))
-    (error,) = proven_by_prices(halves, problem).errors
+    (error,) = proven_by_prices(halves, problem.values).errors
     assert error.startswith("the group gang + heavy counts for ")
 
 
@@ -91,8 +91,8 @@ def test_prices_that_are_too_low_prove_nothing():
         if choice is not None and choice.value > 1e-3:
             (dual,) = choice.proof.args
             low = dual._replace(worth=dual.worth * 0.9, price=dual.price * 0.9)
-            assert proven_by_prices(low, problem).errors
-            assert proven_by_prices(dual._replace(worth=-dual.worth), problem).errors
+            assert proven_by_prices(low, problem.values).errors
+            assert proven_by_prices(dual._replace(worth=-dual.worth), problem.values).errors
             tried += 1
     assert tried > 5
 

@@ -10,10 +10,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dovetail.formulations import pair_tables
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.pair_tables import pair_tables
 from dovetail.formulations.programs import problems
 from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.rounds import Round
 from dovetail.instances import library
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.generate import generate
@@ -131,7 +133,7 @@ def refused(instance, objective="throughput"):
     In plans the check of ties among all groups finds such errors as well, in small rounds.
     """
     choice = MatchingSolver().solve(Problem.of(instance, objective), Limits())
-    found = choice.proof(Problem.of(instance, objective))
+    found = choice.proof(job_values(Round.of(instance), objective))
     return bool(found.errors) or found.bound > choice.bound * (1 + 1e-9)
 
 
@@ -154,13 +156,12 @@ def test_running_jobs_that_the_search_takes_for_fixed_prove_nothing(monkeypatch)
 def test_tables_of_large_rounds_that_are_wrong_prove_nothing(monkeypatch):
     instance = generate(120, seed=2, gangs=False, running=0.2)
     assert verify(instance, solve(instance)).certificate == "checked"
-    known = pair_tables._known
 
-    def halved(compiled):
-        table = known(compiled)
-        return replace(table, slowdown=table.slowdown * 2, upper=table.upper * 2)
+    def halved(compiled, values):
+        tables = pair_tables(compiled, values)
+        return replace(tables, slowdown=tables.slowdown * 2, bound=tables.bound * 2)
 
-    monkeypatch.setattr(pair_tables, "_known", halved)
+    monkeypatch.setattr(problems, "pair_tables", halved)
     monkeypatch.setattr("dovetail.solver.matching.table_pairs.MOST_GROUPS", 0)
     with pytest.raises(VerificationError, match="a pair has negative reduced cost"):
         verify(instance, solve(instance))

@@ -11,7 +11,8 @@ from typing import NamedTuple, Self
 from dovetail.executor.live.rounds.taking_part import MOST_IN_ROUND
 from dovetail.executor.state_instance import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.rounds import Round
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
@@ -125,7 +126,7 @@ def plan_of(choice: PlannedDecision, budget: Budget = UNLIMITED) -> Plan:
     plan = plan.replace(stops=plan.leaving(instance.jobs))
     if not report.valid:
         return plan
-    found = reasons(Problem.of(problem, report.objective), assigned, budget, plan.stops)
+    found = reasons(job_values(Round.of(problem), report.objective), assigned, budget, plan.stops)
     return plan.replace(
         waiting=tuple(
             each.replace(reason=_live_reason(each.reason, each.job, choice)) for each in found
