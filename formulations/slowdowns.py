@@ -230,9 +230,11 @@ class KnownPairs:
 
     def both(self, one: int, other: int) -> Colocations:
         """Return the pairs of two workloads at any shares, with the first one first."""
+        keys, rows = self._directed
         least = one * CODES * self._members
-        found = self._between(least, least + CODES * self._members)
-        return found.take(found.workload[:, 1] == other)
+        first, last = np.searchsorted(keys, [least, least + CODES * self._members])
+        with_other = keys[first:last] % self._members // CODES == other
+        return self._turned(np.sort(rows[first:last][with_other]))
 
     def splits(self, share_sum: int) -> SplitTables:
         """Return the pairs whose caps sum to at most ``share_sum`` percent as tables."""

@@ -17,8 +17,8 @@ from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Job, Metrics, Node, Workload
 from dovetail.instances.slowdowns import contention
-from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.shares import NO_CAP, caps_of
 
 
 class _GangSize(NamedTuple):
@@ -135,7 +135,7 @@ def generate(
         cluster=cluster,
         workloads=profiles,
         jobs=_started(draw, queue, cluster, profiles, round(running * jobs)),
-        slowdowns=tuple(_entries(draw, traits, caps_of(cluster.shares), margin)),
+        slowdowns=Slowdowns.joined([*_entries(draw, traits, caps_of(cluster.shares), margin)]),
     )
 
 
@@ -307,17 +307,17 @@ def _cap(
 
 def _entries(
     draw: np.random.Generator, traits: contention.Traits, shares: Sequence[int], margin: float
-) -> Iterator[SlowdownEntry]:
+) -> Iterator[Slowdowns]:
     """Yield the entries without shares, then those for every two shares that sum to 100."""
     apart = contention.noisy(draw, contention.open_slowdown(traits))
-    yield from _pair_entries(draw, traits, None, apart, apart, margin)
+    yield _pair_entries(draw, traits, None, apart, apart, margin)
     capped = {
         p: contention.noisy(draw, contention.capped_slowdown(traits, p / 100, 1 - p / 100))
         for p in shares
         if 100 - p in shares
     }
     for p, slowdown in capped.items():
-        yield from _pair_entries(draw, traits, (p, 100 - p), slowdown, capped[100 - p], margin)
+        yield _pair_entries(draw, traits, (p, 100 - p), slowdown, capped[100 - p], margin)
 
 
 def _pair_entries(
@@ -327,20 +327,23 @@ def _pair_entries(
     mine: contention.Floats,
     theirs: contention.Floats,
     margin: float,
-) -> Iterator[SlowdownEntry]:
-    """Yield an entry for each pair at one split; row i of ``mine`` is i's slowdown with j."""
-    names = _ids("w", len(mine))
+) -> Slowdowns:
+    """Return an entry for each pair at one split; row i of ``mine`` is i's slowdown with j."""
     upper = 1 + margin * draw.uniform(0.5, 1.5, mine.shape)
     power_w = contention.pair_power_w(traits, mine, theirs.T)
-    for i, j in zip(*np.triu_indices(len(mine)), strict=True):
-        if i == j and share and share[0] > share[1]:
-            continue
-        slowdown = (float(mine[i, j]), float(theirs[j, i]))
-        high = tuple(round(value * float(upper[i, j]), 3) for value in slowdown)
-        yield SlowdownEntry(
-            pair=(names[i], names[j]),
-            share=share,
-            slowdown=slowdown,
-            upper=high if margin else None,
-            power_w=float(power_w[i, j]),
-        )
+    i, j = np.triu_indices(len(mine))
+    if share and share[0] > share[1]:
+        i, j = i[i != j], j[i != j]
+    slowdown = np.stack([mine[i, j], theirs[j, i]], axis=1)
+    high = [
+        [round(value * by, 3) for value in values]
+        for values, by in zip(slowdown.tolist(), upper[i, j].tolist(), strict=True)
+    ]
+    return Slowdowns.of_pairs(
+        _ids("w", len(mine)),
+        np.stack([i, j], axis=1),
+        slowdown=slowdown,
+        share=np.array(share or (NO_CAP, NO_CAP)),
+        upper=np.array(high).reshape(-1, 2) if margin else None,
+        power_w=power_w[i, j],
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from dovetail.instances._record import AnyShare, field_path, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, jobs_of
@@ -54,14 +56,20 @@ def _require_workload_power(instance: Instance, objective: str) -> None:
 def _require_entry_power(instance: Instance, objective: str) -> None:
     used = {job.workload for job in instance.jobs}
     models = {place.gpu.model for place in instance.places.values()}
-    for k, entry in enumerate(instance.slowdowns):
-        applies = entry.gpu_model is None or entry.gpu_model in models
-        if applies and used.issuperset(entry.workloads) and _lacks_power(entry):
-            raise InputError(f"objective {objective} needs this field", f"slowdowns[{k}].power_w")
+    known = instance.slowdowns
+    runs = np.array([name in used for name in known.names], dtype=bool)
+    numbers = [-1, *(k for k, model in enumerate(known.models) if model in models)]
+    lacking = np.isin(known.model, numbers) & known.may_share & np.isnan(known.power_w)
+    lacking &= runs[known.workload].all(axis=1)
+    sets = (k for k, entry in known.sets.items() if _lacks_power(entry, models, used))
+    for k in sorted([*known.row[lacking].tolist(), *sets])[:1]:
+        raise InputError(f"objective {objective} needs this field", f"slowdowns[{k}].power_w")
 
 
-def _lacks_power(entry: SlowdownEntry) -> bool:
-    return entry.slowdown is not None and entry.power_w is None
+def _lacks_power(entry: SlowdownEntry, models: set[str], used: set[str]) -> bool:
+    applies = entry.gpu_model is None or entry.gpu_model in models
+    lacks = entry.slowdown is not None and entry.power_w is None
+    return applies and lacks and used.issuperset(entry.workloads)
 
 
 def _require_running_power(instance: Instance, objective: str) -> None:

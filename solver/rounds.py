@@ -14,6 +14,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
+import numpy as np
+
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.candidates.sites import plan_value
@@ -435,10 +437,16 @@ class UnknownPairs(NamedTuple):
 
 def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
     """Return the pairs that jobs of a round could form and that have an entry."""
-    entries = (frozenset(entry.pair or entry.set or ()) for entry in instance.slowdowns)
-    return {
+    known = instance.slowdowns
+    count = np.array([jobs[name] for name in known.names], dtype=np.int64)
+    one, other = known.workload.T
+    able = (count[one] > 0) & (count[other] > 0) & ((one != other) | (count[one] > 1))
+    low, high = np.sort(known.workload[able], axis=1).T
+    numbers = np.unique(low.astype(np.int64) * len(count) + high)
+    ends = zip(*(end.tolist() for end in np.divmod(numbers, len(count))), strict=True)
+    return {frozenset((known.names[a], known.names[b])) for a, b in ends} | {
         names
-        for names in entries
+        for names in (frozenset(entry.workloads) for entry in known.sets.values())
         if len(names) <= 2
         and sum(jobs[name] > 0 for name in names) == len(names)
         and sum(jobs[name] for name in names) > 1

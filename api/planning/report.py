@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from dovetail.instances._frames import frame
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances._version import VERSION
@@ -419,7 +421,8 @@ def _sharing_text(instance: Instance) -> str:
 
 def _slowdowns_text(instance: Instance) -> str:
     entries = instance.slowdowns
-    upper = sum(entry.upper is not None for entry in entries)
+    upper = np.count_nonzero(~np.isnan(entries.upper[:, 0]))
+    upper += sum(entry.upper is not None for entry in entries.sets.values())
     return (
         f"{len(entries):,} combinations of workloads and shares are known, {upper:,} with an upper "
         "bound; the file does not say which were measured and which predicted"

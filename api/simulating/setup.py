@@ -26,6 +26,8 @@ from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.reading.raw_files import LIBRARY
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import SOURCES, Source
 from dovetail.instances.traces.draws import with_gslas
 from dovetail.instances.traces.files import kind_of, read_trace
 from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window
@@ -287,22 +289,33 @@ def _world_text(source: str | None, world: Instance) -> str:
     workloads = number(len(world.workloads), "workload")
     if source is None:
         return f"synthetic, {workloads}: nothing in it was measured"
-    known = [entry for entry in world.slowdowns if entry.slowdown is not None]
-    pairs = sum(entry.pair is not None for entry in known)
-    measured_all = all(entry.source == "measured" for entry in known)
+    known = _with_numbers(world.slowdowns)
+    pairs = len(known.row)
+    measured_all = _of_source(known, "measured") == len(known)
     origin = "" if measured_all or not source.startswith(LIBRARY) else ", none of them measured"
     return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"
 
 
+def _with_numbers(known: Slowdowns) -> Slowdowns:
+    sets = [k for k, entry in known.sets.items() if entry.slowdown is not None]
+    return known.select(known.may_share, sets)
+
+
+def _of_source(known: Slowdowns, source: Source) -> int:
+    """Return how many entries have a source."""
+    pairs = np.count_nonzero(known.source == SOURCES.index(source))
+    return int(pairs) + sum(entry.source == source for entry in known.sets.values())
+
+
 def _alone_text(world: Instance) -> str:
     """Return how many workloads never share, and how many slowdowns are estimates."""
-    known = [entry for entry in world.slowdowns if entry.slowdown is not None]
-    sharing = {name for entry in known for name in entry.workloads}
+    known = _with_numbers(world.slowdowns)
+    sharing = known.used()
     if not sharing:
         return "; no two workloads may share"
     alone = len(world.workloads) - len(sharing)
     text = f"; {alone:,} of the workloads have no pair and never share" if alone else ""
-    estimates = sum(entry.source == "estimate" for entry in known)
+    estimates = _of_source(known, "estimate")
     return f"{text}; {number(estimates, 'estimate')} without a bound" if estimates else text
 
 

@@ -193,10 +193,8 @@ _Pairs = NDArray[np.bool_]
 def _entered(world: Instance, truth: SlowdownTable) -> _Pairs:
     """Return which pairs have an entry, including null entries."""
     found = np.zeros((len(truth.workloads),) * 2, dtype=np.bool_)
-    for entry in world.slowdowns:
-        if entry.pair is not None:
-            a, b = (truth.place[name] for name in entry.pair)
-            found[a, b] = found[b, a] = True
+    one, other = world.slowdowns.numbered(truth.workloads).workload.T
+    found[one, other] = found[other, one] = True
     return found
 
 

@@ -20,6 +20,7 @@ from dovetail.instances.files import read_instance
 from dovetail.instances.generate import MODELS, generate
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
 from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.shares import share_code
 
 _SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
@@ -168,7 +169,7 @@ def _only(instance: Instance, names: Sequence[str] | None) -> Instance:
         if name not in instance.workloads:
             known = listed(instance.workloads)
             raise InputError(f"must be one of {known}, got {shown(name)}", f"workloads[{k}]")
-    entries = tuple(e for e in instance.slowdowns if set(e.workloads) <= set(taken))
+    entries = instance.slowdowns.among(taken)
     kept = {name: instance.workloads[name] for name in taken}
     return instance.replace(jobs=(), workloads=kept, slowdowns=entries)
 
@@ -184,13 +185,12 @@ def _of_data(data: DataSet, gpu_models: Sequence[str] | None, memory_mib: float 
         shares=tuple(sorted({s for one in found for s in one.cluster.shares}, key=share_code)),
         nodes=tuple(one.cluster.nodes[0].replace(id=f"n{k}") for k, one in enumerate(found)),
     )
-    entries = (entry for one in found for entry in one.slowdowns)
     return Instance(
         name="-".join([data.name, *models]),
         cluster=cluster,
         workloads={name: _on_models(name, models, found) for name in names},
         jobs=(),
-        slowdowns=tuple(entry for entry in entries if set(entry.workloads) <= set(names)),
+        slowdowns=Slowdowns.joined([one.slowdowns.among(names) for one in found]),
     )
 
 

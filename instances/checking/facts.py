@@ -274,9 +274,10 @@ class Occupancy:
             return ()
         if (model, key) not in self._left:
             there = Counter(key)
-            named = {
+            pairs = set(combinations(key, 2))
+            named = pairs | {
                 smaller
-                for first_two in set(combinations(key, 2))
+                for first_two in pairs
                 for smaller in self._by_first_two.get(first_two, ())
                 if len(smaller) < len(key) and Counter(smaller) <= there
             }
@@ -286,9 +287,10 @@ class Occupancy:
 
     @cached_property
     def _by_first_two(self) -> Mapping[_Members, list[_Members]]:
-        """The members of all entries on any model, by their first two members."""
+        """The members of all sets on any model, by their first two members."""
         found: dict[_Members, list[_Members]] = {}
-        for _, key in self._entries:
+        for entry in self.instance.slowdowns.sets.values():
+            _, key = entry.key
             found.setdefault(key[:2], []).append(key)
         return found
 

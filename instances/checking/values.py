@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from math import fsum, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances.checking.completion import CheckedCompletion
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.slowdowns.entry import EntryKey, SlowdownEntry
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.shares import CODES
 
 LEAST_SENSITIVITY = 0.01
 
@@ -53,13 +58,11 @@ def sensitivities(instance: Instance) -> Mapping[str, float]:
     return {own: _sensitivity(own, jobs, lowest) for own in jobs}
 
 
-def _sensitivity(
-    own: str, jobs: Mapping[str, int], lowest: Mapping[tuple[str, str], float]
-) -> float:
+def _sensitivity(own: str, jobs: Mapping[str, int], lowest: Callable[[str, str], float]) -> float:
     known = [
-        (lowest[own, other], count - (own == other))
+        (slowdown, count - (own == other))
         for other, count in jobs.items()
-        if (own, other) in lowest
+        if (slowdown := lowest(own, other)) < math.inf
     ]
     total = sum(count for _, count in known)
     if total < 2:
@@ -69,30 +72,42 @@ def _sensitivity(
     return max(LEAST_SENSITIVITY, sqrt(variance))
 
 
-def _lowest_slowdowns(instance: Instance) -> dict[tuple[str, str], float]:
-    """Return each workload's lowest slowdown with another, over shares and GPU models."""
-    models = {place.gpu.model for place in instance.places.values()}
-    own = {entry.key for entry in instance.slowdowns if entry.gpu_model is not None}
-    lowest: dict[tuple[str, str], float] = {}
-    for entry in instance.slowdowns:
-        if entry.pair and entry.slowdown and _holds(entry, models, own):
-            (a, b), (slow_a, slow_b) = entry.pair, entry.slowdown
-            lowest[a, b] = min(slow_a, lowest.get((a, b), slow_a))
-            lowest[b, a] = min(slow_b, lowest.get((b, a), slow_b))
-    return lowest
+def _lowest_slowdowns(instance: Instance) -> Callable[[str, str], float]:
+    """Return each workload's lowest slowdown with another, over shares and GPU models.
 
-
-def _holds(entry: SlowdownEntry, models: set[str], own: Collection[EntryKey]) -> bool:
-    """Return whether the entry applies to some GPU of the cluster.
-
-    ``own`` has the keys of the entries for a GPU model, which override entries without a model.
+    It is infinite for a pair that is not known.
     """
-    if entry.gpu_model is not None:
-        return entry.gpu_model in models
-    if not own:
-        return True
-    members = entry.key[1]
-    return any((model, members) not in own for model in models)
+    known = instance.slowdowns
+    lowest = np.full((len(known.names),) * 2, np.inf)
+    holding = np.flatnonzero(_holds(known, instance) & ~np.isnan(known.slowdown).any(axis=1))
+    one, other = known.workload[holding].T
+    np.minimum.at(lowest, (one, other), known.slowdown[holding, 0])
+    np.minimum.at(lowest, (other, one), known.slowdown[holding, 1])
+    number = {name: k for k, name in enumerate(known.names)}
+
+    def of_pair(own: str, other: str) -> float:
+        if own not in number or other not in number:
+            return math.inf
+        return float(lowest[number[own], number[other]])
+
+    return of_pair
+
+
+def _holds(known: Slowdowns, instance: Instance) -> NDArray[np.bool_]:
+    """Return the pairs whose entry applies to some GPU of the cluster.
+
+    An entry for a GPU model overrides the one without a model.
+    """
+    present = {place.gpu.model for place in instance.places.values()}
+    models = [known.models.index(model) for model in present if model in known.models]
+    holds = np.isin(known.model, models)
+    for_all = known.model == -1
+    if len(models) < len(present) or not present:
+        return np.asarray(holds | for_all)
+    members = np.sort(known.workload.astype(np.int64) * CODES + known.share, axis=1)
+    number = members[:, 0] * (len(known.names) * CODES) + members[:, 1]
+    overridden = [np.isin(number, number[known.model == model]) for model in models]
+    return np.asarray(holds | (for_all & ~np.logical_and.reduce(overridden)))
 
 
 def _throughput(after: Occupancy) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from itertools import accumulate, chain
@@ -259,6 +259,13 @@ class Slowdowns(Sequence[SlowdownEntry]):
         made["row"] = np.searchsorted(places, made["row"]).astype(np.int32)
         ranked = zip(np.searchsorted(places, [*kept]).tolist(), kept.values(), strict=True)
         return Slowdowns(self.names, self.models, **made, sets=dict(ranked))
+
+    def among(self, names: Collection[str]) -> Slowdowns:
+        """Return the entries of which all workloads are among these."""
+        wanted = set(names)
+        mask = np.array([name in wanted for name in self.names], dtype=bool)
+        sets = [k for k, entry in self.sets.items() if wanted.issuperset(entry.workloads)]
+        return self.select(np.asarray(mask[self.workload].all(axis=1)), sets)
 
     def _between(self, first: int, end: int) -> Slowdowns:
         a, b = np.searchsorted(self.row, [first, end]).tolist()

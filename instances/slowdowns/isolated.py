@@ -70,13 +70,16 @@ def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
     """
     if IDLE not in instance.cluster.shares:
         return
-    known = {key for _, key in instance.entries}
+    known, models = instance.entries, (None, *instance.slowdowns.models)
     critical = {job.workload for job in instance.jobs if job.priority == "latency"}
     for first in instance.workloads:
         for behind, workload in instance.workloads.items():
             if first in critical and workload.isolation == "blocks":
                 entry = isolated_entry(instance, first, behind)
-                if entry is not None and entry.key[1] not in known:
+                if entry is None:
+                    continue
+                _, members = entry.key
+                if not any((model, members) in known for model in models):
                     yield entry
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 
@@ -370,12 +370,9 @@ class Finder:
                 sorted((name, share_code(share)) for name, share in self._members(index, pick))
             )
             # An entry without a slowdown says that they may not share.
-            fits[row] = self._entry_keys.isdisjoint({(None, asked), (site.model, asked)})
+            known = self.instance.entries
+            fits[row] = (None, asked) not in known and (site.model, asked) not in known
         return fits
-
-    @cached_property
-    def _entry_keys(self) -> frozenset[object]:
-        return frozenset(entry.key for entry in self.instance.slowdowns)
 
     def _members(self, index: int, pick: Pick) -> list[tuple[str, AnyShare]]:
         """Return the job and those it would join, with equal shares where they may be chosen."""
