@@ -92,7 +92,7 @@ class JobBeliefs:
             are left out.
         """
         known = [name for name in sizes if self.workload(name) is not None]
-        caps = useful_caps(self.cluster, self.of_workloads.measured_caps)
+        caps = _useful_caps(self.cluster, self.of_workloads.measured_caps)
         table = self.of_workloads.table(known, self.models, caps, sizes, self.cluster.sharing)
         self.table = table.after(self.machine.broken)
         return self.table
@@ -196,7 +196,7 @@ class JobBeliefs:
         return max(bounds) if bounds and len(bounds) == len(found) else None
 
 
-def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
+def _useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
     """Return the caps that two jobs may have, including the mirror of each.
 
     Both jobs uncapped, one of them, two caps that sum to the largest allowed sum or to the whole

@@ -12,10 +12,9 @@ from typing import Final
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.live.live import Live
-from dovetail.executor.live.rounds.fair_share import Precedence, without_unfair_stops
+from dovetail.executor.live.rounds.fair_share import without_unfair_stops
 from dovetail.executor.live.rounds.gathering import Gatherer
 from dovetail.executor.live.rounds.guarded_policy import AGAIN_S, GuardedPolicy, asked
-from dovetail.executor.live.rounds.planning import PlannedDecision
 from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.executor.live.rounds.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.rounds.starts import (
@@ -28,6 +27,8 @@ from dovetail.executor.live.rounds.starts import (
     stop_reason,
 )
 from dovetail.executor.second_opinion import unlawful
+from dovetail.instances.instance import Instance
+from dovetail.instances.objectives import ObjectiveName
 from dovetail.solver.policies.policy import Decision, Start, objective_of
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.services import services_kept
@@ -261,26 +262,20 @@ class Decider:
                 job = run.rpartition(".")[0]
                 self.view.note_progress(job, reading.iterations, reading.total, now_s)
 
-    def choose(self) -> PlannedDecision:
-        """Return the policy's decision in the present round, without carrying it out."""
+    def choose(self) -> tuple[Instance, Decision, ObjectiveName]:
+        """Return the present round, and the policy's decision in it, which is not carried out.
+
+        The policy's objective comes with it.
+        """
         self.view.renew(self._live.now_s)
         instance, state = self.view.instance(), self.view.state
-        before = Precedence.of(self._machine)
         chosen = first_starts(self._machine, state, self._queue, self.policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self.policy.name)
         decision = services_kept(state, asked(policy, state))
         decision = without_unfair_stops(decision, self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
-        choice = PlannedDecision.of(
-            instance, state, decision, self.policy.name, objective_of(policy)
-        )
-        jobs = [self._machine.jobs[job.id] for job in choice.instance.jobs]
-        return choice._replace(
-            notice=self._live.pool.notice,
-            alone=frozenset(job.id for job in jobs if not self._machine.may_share(job)),
-            before={job.id: rule for job in jobs if (rule := before.ahead(job)) is not None},
-        )
+        return instance, decision, objective_of(policy)
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
         """Enter the starts that break no rule into the state, and return them."""

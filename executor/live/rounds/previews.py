@@ -18,6 +18,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.states import OVER, QUEUED
 from dovetail.executor.live.live import Live
 from dovetail.executor.live.rounds.deciding import REST, Decider
+from dovetail.executor.live.rounds.fair_share import Precedence
 from dovetail.executor.live.rounds.lacking import Lacks, of_job, why_capped
 from dovetail.executor.live.rounds.planning import PlannedDecision, of_choice, plan_of
 from dovetail.executor.live.views import ServiceView
@@ -167,7 +168,17 @@ class Previews:
         return self._of_audience[audience]
 
     def _chosen(self) -> _Preview:
-        began = time.thread_time()
-        choice = self._decider.choose()
+        live, decider, began = self._live, self._decider, time.thread_time()
+        before = Precedence.of(live.machine)
+        instance, decision, objective = decider.choose()
+        choice = PlannedDecision.of(
+            instance, decider.view.state, decision, decider.policy.name, objective
+        )
+        jobs = [live.machine.jobs[job.id] for job in choice.instance.jobs]
+        choice = choice._replace(
+            notice=live.pool.notice,
+            alone=frozenset(job.id for job in jobs if not live.machine.may_share(job)),
+            before={job.id: rule for job in jobs if (rule := before.ahead(job)) is not None},
+        )
         took_s = time.thread_time() - began
-        return _Preview(choice, self._live.machine.sequence, self._live.now_s, took_s)
+        return _Preview(choice, live.machine.sequence, live.now_s, took_s)
