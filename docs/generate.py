@@ -37,7 +37,7 @@ from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import _rows, records
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.live import faults, requests
+from dovetail.live.http import faults, requests
 from dovetail.measuring import campaign, results, workloads
 from dovetail.solver.policies import policy_class, policy_names
 from dovetail.toolkit.commands import Argument, Command, leaves
@@ -498,7 +498,7 @@ def _standing(one: Argument) -> str:
 def http_page() -> str:
     """Return the reference of the HTTP API."""
     # Needs the extra live.
-    from dovetail.live.application import MEANINGS, application
+    from dovetail.live.http.application import MEANINGS, application
 
     openapi = application(None).openapi()
     faults = [f"| {status} | {kind} | {meaning} |" for status, kind, meaning in MEANINGS]

@@ -10,7 +10,7 @@ from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import records
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.live import faults, requests
+from dovetail.live.http import faults, requests
 from dovetail.measuring import campaign, results
 
 FIELDS: Mapping[type, Mapping[str, str]] = {

@@ -98,7 +98,7 @@ def measure(options: Namespace) -> int:
             device, _ = _opened(options, campaign, folder, truth, leaving)
             stages = _plan(options, campaign, folder, device)
             data = {"campaign": campaign.name, "stages": stages}
-            print_either(options, data, _plan_view(campaign, device, stages))
+            print_either(options, data, lambda: _plan_view(campaign, device, stages))
             return 0
         leaving.callback(_remove_empty, folder)
         # The lock comes first: it makes the workers in the folder ours.
@@ -126,7 +126,7 @@ def measure(options: Namespace) -> int:
             print("dovetail: interrupted: the same command continues from here", file=sys.stderr)
             return INTERRUPTED
     found = summary(read_ledger(folder))
-    print_either(options, found.to_data(), campaign_view(found))
+    print_either(options, found.to_data(), lambda: campaign_view(found))
     if left:
         _print_left(options, left)
     return TIME_UP if left else 0

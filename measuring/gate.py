@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from dovetail.doctor.commands import preflight
+from dovetail.doctor.doctor import preflight
 from dovetail.executor.gpus.nvml import Nvml, NvmlGpu
 from dovetail.executor.gpus.python_libraries import NoPythonError, libraries_of
 from dovetail.executor.gpus.splits import (

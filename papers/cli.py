@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dovetail.predicting.cli import CONFIDENCE, GPU_MODEL, written_to
+from dovetail.predicting.options import CONFIDENCE, GPU_MODEL, written_to
 from dovetail.toolkit.commands import (
     DATA,
     FIGURES,

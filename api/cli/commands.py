@@ -10,38 +10,85 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-import dovetail.data.cli
-import dovetail.doctor.cli
-import dovetail.live.cli
-import dovetail.planning.cli
-import dovetail.predicting.cli
-import dovetail.simulating.cli
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import Plugin, plugins
-from dovetail.toolkit.commands import JSON, Addition, Argument, Command, argument
+from dovetail.toolkit.commands import JSON, Addition, Argument, Command
 
 if TYPE_CHECKING:
     from dovetail.executor.doctor.finding import Finding
 
-_SHELL: Final = Command(
-    "completion",
-    "Print the completion script for a shell.",
-    "dovetail.cli.completion:completion",
-    (argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
-)
-_CORE: Final[Mapping[str, tuple[Command, ...]]] = {
-    "plans from files": dovetail.planning.cli.COMMANDS,
-    "instances and data": dovetail.data.cli.COMMANDS,
-    "predictions": dovetail.predicting.cli.COMMANDS,
-    "simulations": dovetail.simulating.cli.COMMANDS,
-    "this machine": dovetail.doctor.cli.COMMANDS,
-    "the live service": dovetail.live.cli.COMMANDS,
-    "the shell": (_SHELL,),
+_CORE: Final[Mapping[str, Mapping[str, str]]] = {
+    "plans from files": {
+        "plan": "dovetail.planning.plan:PLAN",
+        "check": "dovetail.planning.check:CHECK",
+        "explain": "dovetail.planning.explain:EXPLAIN",
+        "next": "dovetail.planning.next_round:NEXT",
+    },
+    "instances and data": {
+        "init": "dovetail.data.init:INIT",
+        "import": "dovetail.data.groups:IMPORT",
+        "import.kernels": "dovetail.data.import_kernels:KERNELS",
+        "import.pairs": "dovetail.data.import_pairs:PAIRS",
+        "import.slurm": "dovetail.data.import_slurm:SLURM",
+        "dataset": "dovetail.data.groups:DATASET",
+        "dataset.add": "dovetail.data.dataset_add:ADD",
+        "dataset.show": "dovetail.data.dataset_show:SHOW",
+        "dataset.pairs": "dovetail.data.dataset_pairs:PAIRS",
+        "dataset.instance": "dovetail.data.dataset_instance:INSTANCE",
+        "generate": "dovetail.data.generate:GENERATE",
+        "library": "dovetail.data.library:LIBRARY",
+    },
+    "predictions": {
+        "predict": "dovetail.predicting.predict:PREDICT",
+        "predictors": "dovetail.predicting.options:PREDICTORS",
+        "predictors.fit": "dovetail.predicting.fit:FIT",
+        "predictors.show": "dovetail.predicting.show:SHOW",
+        "predictors.update": "dovetail.predicting.update:UPDATE",
+    },
+    "simulations": {
+        "simulate": "dovetail.simulating.simulate:SIMULATE",
+        "compare": "dovetail.simulating.compare:COMPARE",
+    },
+    "this machine": {"doctor": "dovetail.doctor.doctor:DOCTOR"},
+    "the live service": {
+        "serve": "dovetail.live.serve:SERVE",
+        "submit": "dovetail.live.submit:SUBMIT",
+        "queue": "dovetail.live.queue:QUEUE",
+        "show": "dovetail.live.show:SHOW",
+        "wait": "dovetail.live.wait:WAIT",
+        "logs": "dovetail.live.logs:LOGS",
+        "cancel": "dovetail.live.cancel:CANCEL",
+        "hold": "dovetail.live.hold:HOLD",
+        "release": "dovetail.live.hold:RELEASE",
+        "pause": "dovetail.live.pause:PAUSE",
+        "resume": "dovetail.live.pause:RESUME",
+        "edit": "dovetail.live.edit:EDIT",
+        "requeue": "dovetail.live.requeue:REQUEUE",
+        "drain": "dovetail.live.drain:DRAIN",
+        "top": "dovetail.live.top:TOP",
+    },
+    "the shell": {"completion": "dovetail.cli.completion:COMPLETION"},
 }
-"""The commands of the core, by the sections in which help lists them."""
+"""The commands of the core, by the sections in which help lists them, named as plugins are."""
+
+_TARGETS: Final = dict(chain.from_iterable(each.items() for each in _CORE.values()))
+
+
+def _declared(name: str) -> Command:
+    """Import the declaration of a command of the core, of a group without its commands."""
+    module, _, found = _TARGETS[name].partition(":")
+    command: Command = getattr(import_module(module), found)
+    return command
+
+
+def _of_core(name: str) -> Command:
+    """Return a command of the core, a group with its commands."""
+    below = (_declared(each) for each in _TARGETS if each.startswith(f"{name}."))
+    return _declared(name)._replace(commands=tuple(below))
 
 
 @cache
@@ -59,14 +106,13 @@ def command_named(name: str) -> Command | None:
 @cache
 def _joined(name: str) -> tuple[Command | None, tuple[UnsupportedError, ...]]:
     """Return a command with the additions of plugins, and the faults of plugins left out."""
-    core = {each.name: each for each in chain.from_iterable(_CORE.values())}
     both = (*plugins("command").values(), *plugins("options").values())
     # A group comes before additions of other plugins to it.
     added = sorted(
         (each for each in both if each.name.partition(".")[0] == name),
         key=lambda each: (each.kind, each.name.count(".")),
     )
-    command, faults = core.get(name), []
+    command, faults = _of_core(name) if name in _TARGETS else None, []
     for plugin in added:
         try:
             command = _with(command, plugin)
@@ -89,10 +135,12 @@ def findings() -> Iterator[Finding]:
 @cache
 def sections() -> Mapping[str, tuple[Command, ...]]:
     """Return the commands as help lists them, without additions of plugins to core commands."""
-    found = dict(_CORE)
-    known = {each.name for each in chain.from_iterable(_CORE.values())}
+    found = {
+        section: tuple(_declared(name) for name in names if "." not in name)
+        for section, names in _CORE.items()
+    }
     for word in dict.fromkeys(name.partition(".")[0] for name in plugins("command")):
-        if word not in known and (added := command_named(word)):
+        if word not in _TARGETS and (added := command_named(word)):
             found[added.section] = (*found.get(added.section, ()), added)
     return found
 

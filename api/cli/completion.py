@@ -14,8 +14,14 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.cli.commands import commands
-from dovetail.toolkit.commands import JSON, Argument, Command, option
+from dovetail.toolkit.commands import JSON, Argument, Command, argument, option
+
+COMPLETION: Final = Command(
+    "completion",
+    "Print the completion script for a shell.",
+    "dovetail.cli.completion:completion",
+    (argument("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
+)
 
 _BASH: Final = """\
 _dovetail() {
@@ -45,6 +51,8 @@ _VERSION: Final = option("--version", "show program's version number and exit")
 
 def completion(options: Namespace) -> int:
     """Print the script that completes commands in a shell."""
+    from dovetail.cli.commands import commands
+
     top = Command("dovetail", "", arguments=(_VERSION,), commands=commands())
     known = dict(_below("", top))
     match options.shell:

@@ -33,7 +33,7 @@ from dovetail.executor.live.views import (
     StepView,
 )
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.live.faults import (
+from dovetail.live.http.faults import (
     KEY_HEADER,
     TOKEN_VARIABLE,
     Fault,

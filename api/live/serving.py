@@ -1,4 +1,4 @@
-"""``dovetail serve``: the service in this thread, its HTTP server in another."""
+"""What runs around a service: signals that end it, the file that names it, the engine compiled."""
 
 from __future__ import annotations
 
@@ -6,136 +6,24 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
-from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
 from socket import socketpair
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.observation.tracks import WatchOptions
-from dovetail.executor.live.requests.admission import AdmissionLimits
-from dovetail.executor.live.rounds.gathering import GatherOptions
-from dovetail.executor.live.service import Service, ServiceOptions
-from dovetail.executor.pools.pool import SAMPLE_S, NodePool, awaited_text
-from dovetail.executor.system.descriptors import take_all
 from dovetail.executor.system.small_files import write_kept
 from dovetail.instances._children import module_command
-from dovetail.instances.datasets.repository import REPOSITORY, Repository
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import write_data
-from dovetail.instances.plugins import require_package
-from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
-from dovetail.live.pools import pool_named
-
-if TYPE_CHECKING:
-    from dovetail.live.peers import Tokens
-    from dovetail.live.server import Listening
-    from dovetail.predictors.fitted.trained import TrainedPredictor
+from dovetail.live.places import SERVICE_FILE
 
 COMPILE_AFTER_S: Final = 10.0
 """Seconds from the start of a service until the matching engine is compiled."""
-
 _LOOK_S: Final = 0.5
 _LOWEST_PRIORITY: Final = 19
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_SAMPLE: Final = "sample_s"
 _LOG: Final = logging.getLogger("dovetail.live")
-
-
-def serve(options: Namespace) -> int:
-    """Run a service until it gets a signal; its jobs continue."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    directory = Path(os.path.abspath(options.directory or default_directory()))
-    where, tokens = _listening(options, directory)
-    watching, sample_s = _watching(options.watch or ())
-    take_all()
-    from dovetail.live.application import application
-    from dovetail.live.server import serving
-
-    with Journal(directory, options.accept_loss) as journal:
-        pool = pool_named(options.pool, directory, sample_s)
-        service = Service(
-            journal,
-            pool,
-            Repository(directory / REPOSITORY),
-            ServiceOptions(
-                policy=options.policy,
-                model=_model(options.model),
-                watching=watching,
-                sample_s=sample_s,
-                directory=directory,
-                dry_run=options.dry_run,
-                limits=AdmissionLimits(options.max_grace, options.user_jobs, options.user_mib),
-                keep_s=options.keep,
-                max_jobs_per_gpu=options.max_jobs_per_gpu,
-                uncapped=options.uncapped,
-                notify=options.notify,
-                private=options.private,
-                gathering=_gathering(options),
-            ),
-        )
-        answering = application(service.api, tokens)
-        with (
-            ended_by_signals(service.stop),
-            compiling_ahead(),
-            serving(answering, where, service.ready) as port,
-            announced(directory, where.path),
-        ):
-            _tell(options, pool, where, port)
-            service.run()
-    return 0
-
-
-def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens | None]:
-    for package in ("fastapi", "prometheus_client", "uvicorn"):
-        require_package(package, "live", "dovetail serve")
-    from dovetail.live.peers import Tokens
-    from dovetail.live.server import Listening
-
-    if (options.listen is None) != (options.tokens is None):
-        missing = "--tokens" if options.tokens is None else "--listen"
-        raise InputError("is required, too: over TCP, a token identifies the user", missing)
-    path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
-    tokens = Tokens.read(options.tokens) if options.tokens else None
-    return Listening(path, os.geteuid() == 0, options.listen), tokens
-
-
-def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:
-    """Return how long runs are watched, and how often, with some of the times changed."""
-    changed = dict(changes)
-    sample_s = changed.pop(_SAMPLE, SAMPLE_S)
-    if not sample_s > 0:
-        raise InputError(f"must be > 0, got {sample_s:g}", f"--watch {_SAMPLE}")
-    usual = WatchOptions()
-    kinds = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
-    for name in changed:
-        if name not in kinds:
-            known = ", ".join([*kinds, _SAMPLE])
-            raise InputError(f"must be one of {known}, got {name!r}", "--watch")
-    times = {name: kinds[name](value) for name, value in changed.items()}
-    return replace(usual, **times), sample_s
-
-
-def _gathering(options: Namespace) -> GatherOptions | None:
-    """Return how shares without evidence are measured; None: not by the service."""
-    if options.measure_shares == "off":
-        if options.python is not None:
-            raise InputError("has no effect with --measure-shares off", "--python")
-        return None
-    return GatherOptions(python=options.python)
-
-
-def _model(path: str | None) -> TrainedPredictor | None:
-    if path is None:
-        return None
-    from dovetail.predictors.fitted.model_file import load_model
-
-    return load_model(path)
 
 
 @contextmanager
@@ -215,17 +103,3 @@ def announced(directory: Path, socket: Path) -> Iterator[None]:
         yield
     finally:
         note.unlink(missing_ok=True)
-
-
-def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None) -> None:
-    devices = [gpu.id for node in pool.cluster().nodes for gpu in node.devices]
-    if options.json:
-        facts = {"pid": os.getpid(), "pool": pool.name, "devices": devices}
-        write_data({**facts, "socket": str(where.path), "port": port}, "-")
-        return
-    dry = " (dry run: nothing is started)" if options.dry_run else ""
-    tcp = f" and TCP port {port}" if port is not None else ""
-    count = f"{len(devices)} device{'' if len(devices) == 1 else 's'}"
-    print(f"serving the {pool.name} pool, {count}, at {where.path}{tcp}{dry}", flush=True)
-    for line in filter(None, (pool.notice, awaited_text(pool))):
-        print(f"dovetail: {line}", file=sys.stderr)

@@ -1,27 +1,27 @@
-"""Tables of the commands about a live service; every text goes through `rich.text.Text`."""
+"""Tables of jobs and devices that several commands of the live service print."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from dovetail.executor.jobs.states import OVER, QUEUED, JobState
-from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
-from dovetail.toolkit.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
+from dovetail.executor.jobs.states import QUEUED, JobState
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView
+from dovetail.toolkit.tables import (
+    WIDTH,
+    Column,
+    fact_lines,
+    stacked,
+    styled,
+    table,
+    text_rows,
+    title,
+)
 from dovetail.toolkit.wording import (
     NO_FIGURE,
-    figure,
     gib,
-    gsla,
     lasting,
     number,
     percent,
@@ -30,22 +30,15 @@ from dovetail.toolkit.wording import (
     two_digits,
 )
 
-MOST_JOBS = 200
-NOT_SHOWN = "(not shown to others)"
-"""Shown in place of another user's command and workload in a private service."""
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-MOST_WAITING = 20
-"""Most reasons for waiting, each with its jobs."""
-
-MOST_RANGES = 8
-MOST_DEVICES = 24
 MOST_NODES = 20
+MOST_DEVICES = 24
+MOST_RANGES = 8
 MOST_PLACES = 8
 """Most devices of a job on several nodes that are named one by one."""
-
 _METRICS_SHOWN = 2
-_TOLD = ("measuring", "waiting", "failed", "lacking")
-"""States of the measuring of shares that a list of jobs tells."""
 _STYLES = {
     JobState.FAILED: "red",
     JobState.LOST: "red",
@@ -94,44 +87,37 @@ class NodeRow(NamedTuple):
         )
 
 
-def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
-    """Return the first jobs as a table, and below it the reasons why jobs wait."""
-    if not jobs:
-        return Text("no jobs")
-    more = _more(len(jobs) - MOST_JOBS, "more jobs")
-    return Group(job_table(jobs[:MOST_JOBS], now_s), *more, *_waiting(jobs, MOST_WAITING))
-
-
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
     """Return a table with a row per job; a job without a name shows its workload."""
-    names = ("job", "user", "name", "state")
-    columns = ("for", "on", "with", "slowdown\n(predicted)", "done")
-    table = plain_table(*names[:1])
-    for name in names[1:3]:
-        table.add_column(name, overflow="fold", max_width=WIDTH // 4)
-    table.add_column(names[3], no_wrap=True)
-    table.add_column(columns[0], no_wrap=True, justify="right")
-    for name in columns[1:3]:
-        table.add_column(name, overflow="fold")
-    for name in columns[3:]:
-        table.add_column(name, no_wrap=True, justify="right")
-    rows = []
-    for job in jobs:
-        state = Text(_state(job), _STYLES.get(job.state, ""))
-        cells = (
+    columns = (
+        Column("job", folds=True),
+        Column("user", folds=True, most=WIDTH // 4),
+        Column("name", folds=True, most=WIDTH // 4),
+        Column("state"),
+        "for",
+        Column("on", folds=True),
+        Column("with", folds=True),
+        "slowdown\n(predicted)",
+        "done",
+    )
+    rows = (
+        (
+            job.id,
+            job.owner,
+            job_name(job),
+            styled(_state(job), _STYLES.get(job.state, "")),
             lasting(now_s - job.since_s),
             places(job),
             co_runners(job),
             slowdown(job),
             done(job),
         )
-        table.add_row(Text(job.id), Text(job.owner), Text(_name(job)), state, *map(Text, cells))
-        rows.append((job.id, job.owner, _name(job), _state(job), *cells))
-    heads = tuple(column.replace("\n", " ") for column in columns)
-    return Fitting(table, row_lines(rows, len(names), heads))
+        for job in jobs
+    )
+    return table(columns, rows, names=4)
 
 
-def _name(job: JobView) -> str:
+def job_name(job: JobView) -> str:
     """Return the name of a job, with its index in an array."""
     place = "" if job.index is None else f"[{job.index}]"
     return f"{job.name or job.workload}{place}"
@@ -142,23 +128,12 @@ def _state(job: JobView) -> str:
     return "held" if job.held and job.state in QUEUED else job.state.value
 
 
-def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
-    """Return everything about a job, with the path of its log if it is on this machine."""
-    facts = fact_lines(*_facts(job, now_s, log))
-    parts: list[RenderableType] = [facts]
-    if job.gpus and job.state not in OVER:
-        parts += [Text(), _ranks(job)]
-    if explanation:
-        parts += [Text(), Text(explanation)]
-    return Group(*parts, Text(), _history(job))
-
-
 def service_view(service: ServiceView) -> RenderableType:
     """Return the service and its devices."""
-    return Group(service_lines(service), Text(), devices_view(service.devices))
+    return stacked(service_lines(service), "", devices_view(service.devices))
 
 
-def service_lines(service: ServiceView) -> Table:
+def service_lines(service: ServiceView) -> RenderableType:
     """Return the facts about the service in a few lines."""
     counts = ", ".join(
         f"{service.jobs[state.value]} {state.value}"
@@ -207,18 +182,13 @@ def device_lines(devices: Sequence[DeviceView]) -> int:
 
 def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
     """Return a row per node, first nodes in trouble, then the busiest, up to ``MOST_NODES``."""
-    table = plain_table("node", "rack", "devices")
-    columns = ("busy", "jobs", "memory\nGiB", "power\nW", "")
-    for name in columns[:4]:
-        table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("", overflow="fold")
+    names = (Column(name, folds=True) for name in ("node", "rack", "devices"))
+    figures = ("busy", "jobs", "memory\nGiB", "power\nW")
     first = sorted(nodes, key=lambda node: (not node.trouble, -node.busy))[:MOST_NODES]
-    rows = [node.cells for node in first]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    heads = tuple(column.replace("\n", " ") for column in columns)
-    more = _more(len(nodes) - MOST_NODES, "more nodes", "show")
-    return Group(Fitting(table, row_lines(rows, 3, heads)), *more)
+    made = table(
+        (*names, *figures, Column("", folds=True)), (node.cells for node in first), names=3
+    )
+    return stacked(made, more_line(len(nodes) - MOST_NODES, "more nodes", "show"))
 
 
 def _of_nodes(nodes: Sequence[NodeRow]) -> str:
@@ -230,31 +200,13 @@ def _of_nodes(nodes: Sequence[NodeRow]) -> str:
 
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
     """Return a table with a row per device."""
-    table = plain_table("device", "model", "jobs")
-    columns = ("memory\nGiB", "power\nW", "activity", "")
-    for name in columns[:2]:
-        table.add_column(name, no_wrap=True, justify="right")
-    table.add_column(columns[2], overflow="fold")
-    table.add_column("", overflow="fold")
-    rows = [(device.id, device.model, _use(device), *_figures(device)) for device in devices]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    heads = tuple(column.replace("\n", " ") for column in columns)
+    names = (Column(name, folds=True) for name in ("device", "model", "jobs"))
+    last = (Column("activity", folds=True), Column("", folds=True))
+    columns: tuple[Column | str, ...] = (*names, "memory\nGiB", "power\nW", *last)
+    rows = ((device.id, device.model, _use(device), *_figures(device)) for device in devices)
     sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
-    sources_line = [Text(f"activity by {sources}", "dim")] if sources else []
-    return Group(Fitting(table, row_lines(rows, 3, heads)), *sources_line)
-
-
-def dashboard(service: ServiceView, jobs: Sequence[JobView], most: int) -> RenderableType:
-    """Return the service, its devices and at most ``most`` of its jobs."""
-    running = [job for job in jobs if job.state not in QUEUED]
-    parts: list[RenderableType] = [service_view(service), Text()]
-    if running:
-        parts.append(job_table(running[:most], service.now_s))
-        parts += _more(len(running) - most, "more holding devices")
-    else:
-        parts.append(Text("no job runs"))
-    return Group(*parts, *_waiting(jobs, max(most - len(running), 3)))
+    made = table(columns, rows, names=3)
+    return stacked(made, styled(f"activity by {sources}", "dim") if sources else None)
 
 
 def _use(device: DeviceView) -> str:
@@ -262,20 +214,6 @@ def _use(device: DeviceView) -> str:
     if device.measuring is not None and not device.jobs:
         return f"(measuring {device.measuring} %)"
     return ", ".join(device.jobs) or "(idle)"
-
-
-def capped_line(jobs: Sequence[JobView]) -> str:
-    """Return which jobs have an SM share because they never ran without; empty if none has."""
-    capped = [job.id for job in jobs if job.capped]
-    verb = "has an SM share" if len(capped) == 1 else "have SM shares"
-    why = "never measured without beside the co-runners (dovetail show JOB)"
-    return f"{in_ranges(capped)} {verb}: {why}" if capped else ""
-
-
-def evidence_line(service: ServiceView) -> str:
-    """Return what users should know about shares that are not measured; empty if nothing."""
-    told = service.evidence
-    return f"shares: {told.text}" if told is not None and told.state in _TOLD else ""
 
 
 def _figures(device: DeviceView) -> tuple[str, str, str, str]:
@@ -287,22 +225,24 @@ def _figures(device: DeviceView) -> tuple[str, str, str, str]:
     return f"{used}/{gib(device.memory_mib)}", power, activity or NO_FIGURE, device.trouble
 
 
-def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
+def waiting_lines(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType | None]:
+    """Yield the number of waiting jobs, and each reason with its jobs."""
     waiting = [job for job in jobs if job.state in QUEUED]
     if not waiting:
         return
     alike: dict[str, list[str]] = {}
     for job in waiting:
         alike.setdefault(job.waiting_for or job.why, []).append(job.id)
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(overflow="fold", max_width=WIDTH // 3)
-    lines.add_column(overflow="fold")
-    for reason, names in itertools.islice(alike.items(), most):
-        lines.add_row(Text(in_ranges(names)), Text(reason))
     verb = "waits" if len(waiting) == 1 else "wait"
-    yield Text(f"\n{number(len(waiting), 'job')} {verb} for", "bold")
-    yield lines
-    yield from _more(sum(map(len, [*alike.values()][most:])), "more waiting")
+    yield title(f"{number(len(waiting), 'job')} {verb} for")
+    first = itertools.islice(alike.items(), most)
+    yield text_rows((in_ranges(names), reason) for reason, names in first)
+    yield more_line(sum(map(len, [*alike.values()][most:])), "more waiting")
+
+
+def more_line(amount: int, what: str, command: str = "queue") -> str | None:
+    """Return how many are left out, and what prints all; None if none is."""
+    return f"... {amount:,} {what}: dovetail {command} --json" if amount > 0 else None
 
 
 def in_ranges(names: Sequence[str]) -> str:
@@ -316,140 +256,6 @@ def in_ranges(names: Sequence[str]) -> str:
     parts = [run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     more = sum(map(len, runs[MOST_RANGES:]))
     return ", ".join(parts[:MOST_RANGES]) + (f" and {more:,} more" if more else "")
-
-
-def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType]:
-    return [Text(f"... {amount:,} {what}: dovetail {command} --json")] if amount > 0 else []
-
-
-def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
-    yield job.id, _name(job) or NO_FIGURE
-    lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
-    yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
-    if job.waiting_for:
-        yield "waits for", job.waiting_for
-    yield "user", f"{job.owner} ({job.uid})"
-    yield "command", printable(shlex.join(job.command)) or NOT_SHOWN
-    if job.cwd:
-        yield "folder", printable(job.cwd)
-    yield "workload", job.workload or NOT_SHOWN
-    yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
-    yield "gSLA", gsla(job.gsla, job.priority)
-    if job.isolation is not None:
-        yield "isolation", "; ".join(_isolation(job))
-    yield "limits", _limits(job)
-    if job.memory_used_mib is not None:
-        yield "memory", f"{job.memory_used_mib:,.0f} MiB at most by one worker so far"
-    yield "submitted", clock_time(job.submitted_s)
-    if job.started_s is not None:
-        line = f", as run {job.run}" if job.run else ""
-        yield "started", f"{clock_time(job.started_s)}{line}, {number(job.runs, 'start')} in all"
-    if job.ended_s is not None:
-        yield "ended", clock_time(job.ended_s)
-    if any(status is not None for status in job.statuses):
-        yield "exit status", ", ".join(map(_status, job.statuses))
-    if job.iterations is not None:
-        yield "done", _progress(job)
-    if job.slowdown is not None or job.predicted is not None:
-        figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
-        known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
-        by = f" ({job.predicted_by})" if job.predicted is not None and job.predicted_by else ""
-        yield "slowdown", f"{', '.join(known)}{by}"
-    if job.capped:
-        yield "SM share", job.capped
-    readers = "everybody" if job.public_log else f"{job.owner} and administrators"
-    yield "log", f"dovetail logs {job.id}, readable by {readers}"
-    for name, pattern in (("output", job.output), ("errors", job.error)):
-        if pattern is not None:
-            yield name, printable(os.path.join(job.cwd, pattern))
-    if log:
-        more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
-        yield "log file", log + more
-
-
-_MOST_ESCAPES = 5
-
-
-def _isolation(job: JobView) -> Iterator[str]:
-    yield job.isolation or ""
-    if job.unisolated:
-        yield f"not isolated: {printable(job.unisolated)}"
-    counted = [f"{count:,} {name}" for name, count in job.launches.items() if count]
-    if counted:
-        yield f"launches: {', '.join(counted)}"
-    for name, why in itertools.islice(job.escapes.items(), _MOST_ESCAPES):
-        yield printable(f"{name}: {why}")
-    if len(job.escapes) > _MOST_ESCAPES:
-        yield f"{len(job.escapes) - _MOST_ESCAPES} more"
-
-
-def _limits(job: JobView) -> str:
-    most = "no walltime" if job.walltime_s is None else f"walltime {lasting(job.walltime_s)}"
-    memory = "" if job.memory_mib is None else f", {job.memory_mib:,.0f} MiB a worker"
-    retries = "1 retry" if job.retries == 1 else f"{job.retries} retries"
-    return f"{most}{memory}, {retries}, grace {lasting(job.grace_s)}{_stops(job)}"
-
-
-def _stops(job: JobView) -> str:
-    """Return whether the policy may stop a job for others."""
-    if job.checkpoint_s is None:
-        return ""
-    every = f"every {lasting(job.checkpoint_s)}" if job.checkpoint_s else "on SIGTERM"
-    apart = "" if job.stops_apart_s is None else f" at most every {lasting(job.stops_apart_s)}"
-    return f"; checkpoint {every}, may be stopped for other jobs{apart}"
-
-
-def _status(status: int | None) -> str:
-    return NO_FIGURE if status is None else str(status)
-
-
-def _progress(job: JobView) -> str:
-    total = "" if job.total is None else f" of {job.total:,.0f}"
-    rate = "" if job.rate is None else f", {figure(job.rate, 3)} a second"
-    alone = "" if job.solo_rate is None else f" (alone {figure(job.solo_rate, 3)})"
-    return f"{job.iterations:,.0f}{total} iterations{rate}{alone}"
-
-
-def _ranks(job: JobView) -> RenderableType:
-    table = plain_table("rank", "device", "SM share", "process", "with")
-    shares = job.shares or (None,) * len(job.gpus)
-    pids = job.pids or (None,) * len(job.gpus)
-    others = job.co_runners or ((),) * len(job.gpus)
-    for rank, (gpu, share, pid, with_whom) in enumerate(
-        zip(job.gpus, shares, pids, others, strict=True)
-    ):
-        line = (
-            share_text(share),
-            NO_FIGURE if pid is None else str(pid),
-            ", ".join(with_whom) or NO_FIGURE,
-        )
-        table.add_row(Text(str(rank)), Text(gpu), *map(Text, line))
-    return table
-
-
-def _history(job: JobView) -> RenderableType:
-    lines = Table.grid(padding=(0, 2))
-    for _ in range(2):
-        lines.add_column(no_wrap=True)
-    lines.add_column(overflow="fold")
-    for step in job.history:
-        lines.add_row(Text(clock_time(step.at_s)), Text(step.state.value), Text(_reason(step)))
-    return lines
-
-
-def _reason(step: StepView) -> str:
-    """Return why a job entered a state; empty if that says no more than the state."""
-    return "" if step.why == step.state.value else step.why
-
-
-def clock_time(at_s: float) -> str:
-    """Return a moment in this machine's time zone."""
-    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def printable(text: str) -> str:
-    """Return another user's text without control characters."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def places(job: JobView) -> str:

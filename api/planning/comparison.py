@@ -14,9 +14,11 @@ from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
+from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE
 from dovetail.solver.greedy import Greedy, Rule
 from dovetail.solver.plans import assignments
 from dovetail.solver.types import Limits
+from dovetail.toolkit.wording import count, figure, two_digits
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -149,3 +151,36 @@ def _mean(rows: Sequence[ComparedPlan]) -> ComparedPlan:
 def _mean_of(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def comparison_columns(comparison: PlanComparison) -> tuple[str, ...]:
+    """Return the heads of the columns that `comparison_cells` fills."""
+    weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
+    # If the objective is the throughput itself, it already has a column.
+    throughput = () if comparison.objective == "throughput" else ("throughput",)
+    slowdowns = ("worst slowdown", "mean slowdown")
+    value = comparison.objective
+    return ("jobs placed", *weight, value, *throughput, *slowdowns, "GPUs used", "over gSLA")
+
+
+def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str, ...]:
+    """Return the figures of a row of a comparison."""
+    weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
+    throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)
+    return (
+        count(row.placed),
+        *weight,
+        figure(row.value),
+        *throughput,
+        two_digits(row.worst_slowdown),
+        two_digits(row.mean_slowdown),
+        count(row.gpus_used),
+        count(row.gsla_violations),
+    )
+
+
+def better(objective: ObjectiveName) -> str:
+    """Return whether a higher or a lower value of an objective is better."""
+    direction = "lower" if objective in LOWER_IS_BETTER else "higher"
+    among = " among plans that place the same weight" if objective in TWO_STAGE else ""
+    return f"{direction} is better{among}"

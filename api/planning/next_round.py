@@ -1,21 +1,38 @@
-"""The command ``next``: the instance of the next round, from an instance and its plan."""
+"""``dovetail next``: the instance of the next round, from an instance and its plan."""
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
-from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.files import is_yaml, parse_instance, read_plan, write_data, write_instance
-from dovetail.instances.instance import Instance, Job
-from dovetail.instances.plan import Plan
-from dovetail.instances.reading.edited import edited_jobs
-from dovetail.instances.reading.raw_files import read_text, write_text
-from dovetail.predicting.filling import with_predictions
+from dovetail.predicting.options import PREDICTION
+from dovetail.toolkit.commands import INSTANCE, OUTPUT, PLAN_FILE, SLOWDOWNS, Command, option
 from dovetail.toolkit.inputs import named_text, naming, with_slowdowns
 from dovetail.toolkit.outputs import require_separate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dovetail.instances.instance import Instance, Job
+    from dovetail.instances.plan import Plan
+
+NEXT: Final = Command(
+    "next",
+    "Write the instance of the next round; jobs that the plan placed run, ended jobs are gone.",
+    "dovetail.planning.next_round:next_round",
+    (
+        INSTANCE,
+        PLAN_FILE,
+        option("--ended JOB", "a job that has ended since; may be repeated", repeated=True),
+        option("--ended-in FILE", "jobs that have ended, one a line; - for standard input"),
+        SLOWDOWNS._replace(text="the plan was made with these measured pairs"),
+        *PREDICTION,
+        OUTPUT,
+        option("--overwrite", "overwrite an existing file, but never an input"),
+    ),
+)
 
 _PLACED = ("state", "gpus", "share", "sub_batch")
 """The fields of a job that a plan changes."""
@@ -23,6 +40,8 @@ _PLACED = ("state", "gpus", "share", "sub_batch")
 
 def next_round(options: Namespace) -> int:
     """Write the instance of the next round; print how many jobs run, wait and have ended."""
+    from dovetail.instances.files import parse_instance, read_plan
+
     lists = filter(None, [options.ended_in, options.slowdowns, options.model])
     require_separate((options.instance, options.plan, *lists), options.output)
     _require_new(options)
@@ -46,12 +65,16 @@ def _require_new(options: Namespace) -> None:
 
 def _listed(path: str | None) -> list[str]:
     """Return the ids in a file, one per line."""
+    from dovetail.instances.reading.raw_files import read_text
+
     lines = read_text(path).splitlines() if path else []
     return [line.strip() for line in lines if line.strip()]
 
 
 def _as_planned(options: Namespace, instance: Instance) -> Instance:
     """Return the instance with the measured and predicted slowdowns that the plan used."""
+    from dovetail.predicting.filling import with_predictions
+
     return with_predictions(options, with_slowdowns(instance, options.slowdowns))
 
 
@@ -60,6 +83,8 @@ def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None
 
     Waiting jobs that the plan does not name were added to the instance later.
     """
+    from dovetail.instances.checking.checker import check
+
     source = source_name(options.plan)
     if plan.instance not in (None, instance.name):
         rule = f"must be {instance.name!r}, the name of the instance, got {plan.instance!r}"
@@ -77,6 +102,10 @@ def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None
 
 def _write(text: str, name: str, before: Instance, after: Instance, output: str) -> None:
     """Write the next instance; from YAML to YAML, keep the comments and order of the file."""
+    from dovetail.instances.files import is_yaml, parse_instance, write_instance
+    from dovetail.instances.reading.edited import edited_jobs
+    from dovetail.instances.reading.raw_files import write_text
+
     if not (is_yaml(text, name) and is_yaml(text, output)):
         write_instance(after, output)
         return
@@ -112,6 +141,8 @@ def _tell(options: Namespace, before: Instance, after: Instance) -> None:
         "ended": len(before.jobs) - len(after.jobs),
     }
     if options.json:
+        from dovetail.instances.files import write_data
+
         write_data({"name": after.name, **counts, "written_to": options.output}, "-")
         return
     said = ", ".join(f"{number} {what}" for what, number in counts.items())

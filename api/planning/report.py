@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Final
 
 import numpy as np
 
@@ -17,22 +18,32 @@ from dovetail.instances._frames import frame
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveValue, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Plan
+from dovetail.instances.reading.raw_files import write_text
 from dovetail.instances.slowdowns.shares import share_total
-from dovetail.planning import wording as phrases
-from dovetail.planning.comparison import THIS_PLAN, PlanComparison
+from dovetail.planning.comparison import (
+    THIS_PLAN,
+    PlanComparison,
+    better,
+    comparison_cells,
+    comparison_columns,
+)
 from dovetail.planning.views import (
-    LOWER_IS_BETTER,
     TWO_STAGE,
     GpuView,
     NodeView,
     PlacedJob,
     PlannedWorker,
     PlanView,
+    origins,
+    status,
+    values,
+    verified,
     view,
 )
 from dovetail.toolkit import wording
-from dovetail.toolkit.charts import Chart, bars, dots
+from dovetail.toolkit.charts import Chart, bars, dots, write_figures
 from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 
 _LEAST_PIECE = 20
@@ -42,6 +53,17 @@ _FAR = 4.0
 """gSLAs above this many times the largest slowdown are left out of the chart."""
 _GANG_HUES, _GOLDEN_SECTION = (40, 320), 0.618034
 """Hues of gangs, without the red of broken limits, and the step between two of them."""
+
+
+_MEANINGS: Final[Mapping[ObjectiveName, str]] = {
+    "throughput": "sum of weight x rate over the placed jobs",
+    "slowdown": "weighted sum of job slowdowns, after placing as much weight as possible",
+    "sensitivity": "weighted sum of job slowdowns by sensitivity, "
+    "after placing as much weight as possible",
+    "jct": "sum of weight x rate / remaining time over the placed jobs",
+    "completion": "seconds of weighted completion time that the starts save against waiting",
+    "energy": "work per watt, after placing as much weight as possible",
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,20 @@ class NodeDrawing:
     gpus: tuple[GpuDrawing, ...]
 
 
+def write_report(
+    instance: Instance,
+    plan: Plan,
+    comparison: PlanComparison,
+    page: str | None,
+    figures: str | None,
+) -> None:
+    """Write the page, and its charts as figures, to the places that are named."""
+    if page:
+        write_text(page, report_html(instance, plan, comparison))
+    if figures:
+        write_figures(figures, report_charts(instance, plan, comparison))
+
+
 def report_html(instance: Instance, plan: Plan, comparison: PlanComparison) -> str:
     """Return a plan as an HTML page.
 
@@ -97,7 +133,7 @@ def report_html(instance: Instance, plan: Plan, comparison: PlanComparison) -> s
         .render(
             view=laid_out,
             headline=_headline(laid_out),
-            proof=_proof(laid_out),
+            proof=list(_proof(laid_out)),
             tiles=_tiles(laid_out),
             nodes=_node_drawings(laid_out),
             slowdowns=_slowdown_table(laid_out),
@@ -107,9 +143,9 @@ def report_html(instance: Instance, plan: Plan, comparison: PlanComparison) -> s
             slowdown_chart=slowdown_chart(laid_out),
             comparison_chart=comparison_chart(comparison),
             objective=comparison.objective,
+            better=better(comparison.objective),
             settings=_settings(laid_out),
             version=VERSION,
-            phrases=phrases,
         )
     )
 
@@ -179,7 +215,7 @@ def _slowdown_table(laid_out: PlanView) -> PageTable:
             Cell(each.job.id, (_job_text(each),)),
             wording.two_digits(each.slowdown),
             wording.two_digits(each.bound),
-            *([phrases.origin(each)] if told else []),
+            *([str(each.origin or "")] if told else []),
             wording.gsla(each.job.gsla, each.job.priority),
             f"{100 * each.closeness:.0f}" if each.closeness else wording.NO_FIGURE,
         )
@@ -227,11 +263,11 @@ def _comparison_table(comparison: PlanComparison) -> PageTable:
     values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
     heads = (
         Head("way of planning", number=False),
-        *map(Head, phrases.comparison_columns(comparison)),
+        *map(Head, comparison_columns(comparison)),
         Head(f"this plan's lead in {lead_in}", "%"),
     )
     rows = [
-        (row.name, *phrases.comparison_cells(comparison, row), _lead(values[0], value) if k else "")
+        (row.name, *comparison_cells(comparison, row), _lead(values[0], value) if k else "")
         for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
     ]
     return PageTable("This plan and simpler ways of planning", heads, rows, frozenset({0}))
@@ -246,53 +282,20 @@ def _headline(laid_out: PlanView) -> str:
     gpus = wording.number(len(laid_out.gpus), "GPU")
     runs = f"{len(laid_out.placed):,} of {jobs} run on {laid_out.report.gpus_used:,} of {gpus}"
     plan = laid_out.plan
-    if plan.status == "optimal":
-        return f"{runs}; proven: no plan does better"
-    return f"{runs}; {phrases.proof(plan).partition('; ')[2]}"
+    proven = "" if plan.status in ("optimal", None) else f", {_value_tile(laid_out)[2]}"
+    return f"{runs}; {status(plan)}{proven}"
 
 
-def _proof(laid_out: PlanView) -> str:
-    """Return what is proven about the plan, and how, in whole sentences."""
-    texts = _bound_text(laid_out.plan), _origin_text(laid_out), _check_text(laid_out)
-    return " ".join(filter(None, texts))
-
-
-def _bound_text(plan: Plan) -> str:
-    claim = plan.objective
-    if claim is None:
-        return "The plan does not say what it was made to maximise, so nothing is proven about it."
-    value = f"this one reaches {wording.figure(claim.value)}"
-    if claim.bound is None or claim.gap is None:
-        return f"No bound on the {claim.name} of other plans was proven; {value}."
-    reaches = "below" if claim.name in LOWER_IS_BETTER else "above"
-    return (
-        f"{_weight_text(claim)} has a {claim.name} {reaches} "
-        f"{wording.figure(claim.bound)} (the bound); {value}. "
-        f"The gap between the two is {wording.percent(claim.gap)}."
-    )
-
-
-def _origin_text(laid_out: PlanView) -> str:
-    found = phrases.origins(laid_out)
-    return found and f"Slowdowns: {found}."
-
-
-def _weight_text(claim: ObjectiveValue) -> str:
-    if claim.placed_weight is None:
-        return "It is proven that no plan that keeps all the rules"
-    weight = wording.figure(claim.placed_weight)
-    first = f"The most weight is placed first ({weight} here)."
-    return f"{first} It is proven that no plan that places the most weight"
-
-
-def _check_text(laid_out: PlanView) -> str:
-    report = laid_out.report
+def _proof(laid_out: PlanView) -> Iterator[tuple[str, str]]:
+    """Yield what is proven about the plan, and what the separate checker found."""
+    plan, report = laid_out.plan, laid_out.report
+    yield "status", status(plan)
+    yield from values(report, plan.objective)
+    if found := origins(laid_out):
+        yield "slowdowns", found
     value = "unknown" if report.value is None else wording.figure(report.value)
-    found = wording.number(len(report.violations), "broken rule") if report.violations else "none"
-    return (
-        "A separate checker, which shares no code with the solver, checked the plan against every "
-        f"rule and computed its {report.objective} again: {value}. Broken rules: {found}."
-    )
+    broken = len(report.violations) or "none"
+    yield "checker", f"{report.objective} {value}; broken rules: {broken}"
 
 
 def _tiles(laid_out: PlanView) -> Sequence[tuple[str, str, str]]:
@@ -397,17 +400,20 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     """Yield the facts needed to repeat the plan."""
     plan, instance = laid_out.plan, laid_out.instance
     yield "instance", instance.name
-    yield "objective", phrases.objective(laid_out)
+    yield "objective", _objective(laid_out)
     yield "solver", plan.solver or "not named"
-    yield "status", phrases.proof(plan)
-    yield "verified", phrases.verified(plan)
+    yield "status", status(plan)
+    yield "verified", verified(plan) or "by the checker, as every plan"
     yield "search stopped", (plan.stopped or "not said").replace("_", " ")
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_text(instance)
     yield "slowdowns", _slowdowns_text(instance)
-    yield "node spans", phrases.node_spans(laid_out.report.nodes_spanned)
+    yield (
+        "node spans",
+        (f"{laid_out.report.nodes_spanned} (sum over the placed jobs of the nodes they are on)"),
+    )
     yield "dovetail", VERSION
 
 
@@ -423,7 +429,12 @@ def _slowdowns_text(instance: Instance) -> str:
     entries = instance.slowdowns
     upper = np.count_nonzero(~np.isnan(entries.upper[:, 0]))
     upper += sum(entry.upper is not None for entry in entries.sets.values())
-    return (
-        f"{len(entries):,} combinations of workloads and shares are known, {upper:,} with an upper "
-        "bound; the file does not say which were measured and which predicted"
-    )
+    return f"{len(entries):,} combinations of workloads and shares known, {upper:,} with a bound"
+
+
+def _objective(laid_out: PlanView) -> str:
+    """Return the objective of a plan, and its meaning."""
+    ours, claim = laid_out.report.objective, laid_out.plan.objective
+    if claim is None or claim.name == ours:
+        return f"{ours}: {_MEANINGS[ours]}"
+    return f"{claim.name}: a class of the user; the checker computes {ours}"

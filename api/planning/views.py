@@ -1,4 +1,4 @@
-"""A plan arranged for readers: by node and GPU, by job, and the waiting jobs.
+"""A plan arranged for readers: by node and GPU, by job, the waiting jobs, and facts about it.
 
 Terminal tables and the HTML report show the same view. Figures are computed by the
 independent checker, not taken from the plan.
@@ -7,14 +7,15 @@ independent checker, not taken from the plan.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.instances._record import AnyShare, listed
 from dovetail.instances.checking.checker import CheckReport, Origin, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
-from dovetail.instances.plan import Assignment, Plan, Stop, Waiting
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stop, Waiting
+from dovetail.toolkit.wording import figure, number, percent
 
 TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
 """Objectives that first place as much weight as possible, then optimise their own value."""
@@ -228,3 +229,52 @@ def _nodes(
         )
         for node in instance.cluster.nodes
     )
+
+
+def status(plan: Plan) -> str:
+    """Return the status of a plan, and whether it is proven that none does better."""
+    if plan.status is None or plan.objective is None:
+        return "checked and valid; no proof of how good it is"
+    return "optimal: no plan does better, proven" if plan.status == "optimal" else plan.status
+
+
+def values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[str, str]]:
+    """Yield the recomputed value, after the first stage's if any, each with its proven bound."""
+    if report.objective in TWO_STAGE:
+        most = claim.placed_weight_bound if claim else None
+        bound = "" if most is None else f"   bound {figure(most)}"
+        yield "weight placed", f"{figure(report.placed_weight)}{bound}"
+    if claim is None:
+        value = "unknown" if report.value is None else figure(report.value)
+        yield report.objective, f"{value} (recomputed)"
+    elif claim.bound is None or claim.gap is None:
+        yield claim.name, f"{figure(claim.value)}   no bound proven"
+    else:
+        proven = f"bound {figure(claim.bound)}   gap {percent(claim.gap)}"
+        yield claim.name, f"{figure(claim.value)}   {proven}"
+
+
+def origins(laid_out: PlanView) -> str:
+    """Return the number of jobs by the origin of their slowdown; empty if all are measured.
+
+    The proof is that no plan does better by these numbers, right or wrong.
+    """
+    found = Counter(each.origin for each in laid_out.placed if each.origin is not None)
+    if all(origin.source == "measured" for origin in found):
+        return ""
+    counts = sorted((str(origin), jobs) for origin, jobs in found.items())
+    listing = "; ".join(f"{origin}: {number(jobs, 'job')}" for origin, jobs in counts)
+    return f"{listing} (the proof holds for these numbers)"
+
+
+def verified(plan: Plan) -> str:
+    """Return what was verified about a plan besides the check of every plan; empty if nothing."""
+    found, claim = plan.verification, plan.objective
+    if found is None:
+        return ""
+    if claim is None or claim.bound is None:
+        return "the plan by the checker; there is no bound to verify"
+    if found.pairs is None:
+        return f"the plan by the checker; not its bound: {plan.solver} left no certificate of it"
+    pairs = number(found.pairs, "pair")
+    return f"plan by the checker, bound and gap by a certificate, against all {pairs} of jobs"

@@ -14,8 +14,6 @@ from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.shares import caps_of
-from dovetail.toolkit.inputs import instance_with
-from dovetail.toolkit.outputs import require_separate, write_made
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
@@ -24,19 +22,6 @@ if TYPE_CHECKING:
 _MOST_TOLD = 10
 _PUBLISHED = "are estimates from Tally's published means, not measured"
 _DERIVED = "are estimates from their pairs: the jobs at idle share the idle time equally"
-
-
-def predict(options: Namespace) -> int:
-    """Write the instance with its unknown slowdowns predicted."""
-    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
-    require_separate(read, options.output)
-    from dovetail.predictors.fill import DEFAULT
-
-    predictor = predictor_of(options, DEFAULT)
-    instance = instance_with(options.instance, options.slowdowns)
-    filled = predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
-    write_made(options, filled)
-    return 0
 
 
 @overload

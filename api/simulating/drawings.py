@@ -14,7 +14,7 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._frames import frame
 from dovetail.instances.instance import Cluster
-from dovetail.simulating import wording
+from dovetail.simulating import units
 from dovetail.simulating.groups import FloatArray, PolicyRuns, RunsByPolicy
 from dovetail.toolkit import charts
 from dovetail.toolkit.charts import Chart
@@ -85,7 +85,7 @@ def metric_bars(groups: RunsByPolicy) -> Iterator[Chart]:
             continue
         scale, unit = (1e-2, "%")
         if METRICS[metric].unit == "s":
-            scale, unit = wording.time_unit(max(known))
+            scale, unit = units.time_unit(max(known))
         column = f"{metric.removesuffix('_s')}_{'percent' if unit == '%' else unit}"
         rows = [
             {"policy": g.policy, column: mean / scale, "deviation": g.spread(metric) / scale}
@@ -94,9 +94,9 @@ def metric_bars(groups: RunsByPolicy) -> Iterator[Chart]:
         best = groups.best(metric)
         yield charts.bars(
             f"metrics-{metric.removesuffix('_s').replace('_', '-')}",
-            wording.label(metric),
+            units.label(metric),
             frame(rows, rows[0]),
-            f"{wording.label(metric)}, {unit}",
+            f"{units.label(metric)}, {unit}",
             note=note,
             best=best[0].policy if best else "",
             deviation="deviation",
@@ -116,7 +116,7 @@ def distribution(groups: RunsByPolicy) -> Chart:
     ranked = sorted(groups.every, key=lambda group: group.mean("jct_mean_s"))
     first = [g.policy for g in (groups.baseline, *groups.outstanding, *ranked)]
     chosen = set(list(dict.fromkeys(first))[:SHOWN])
-    scale, unit = wording.time_unit(float(np.median(np.concatenate(list(times.values())))))
+    scale, unit = units.time_unit(float(np.median(np.concatenate(list(times.values())))))
     left = len(times) - len(chosen)
     return charts.curves(
         "completion-times",
@@ -139,14 +139,14 @@ def loads(groups: RunsByPolicy, pool: int) -> Iterator[Chart]:
     queues = [_waiting(run) for run in runs]
     means = [binned(*each, edges) for each in queues]
     most = max(float(each.max()) for each in means), float(pool)
-    unit = wording.time_unit(end)
+    unit = units.time_unit(end)
     for run, queue, mean in zip(runs, queues, means, strict=True):
         moments, busy, shared = _on_gpus(run)
         columns = (mean, binned(moments, busy, edges), binned(moments, shared, edges))
         values = np.column_stack([edges, *(np.append(each, each[-1]) for each in columns)])
         names = ("time_s", "waiting_jobs", "busy_gpus", "shared_gpus")
         data = frame((dict(zip(names, row, strict=True)) for row in values), names)
-        last = wording.duration(float(run.jobs["finish_s"].max()))
+        last = units.duration(float(run.jobs["finish_s"].max()))
         longest = round(float(queue[1].max(initial=0.0)))
         note = f"longest queue {longest:,}; last job ends after {last}"
         yield charts.load(
@@ -185,7 +185,7 @@ def lanes(
     gpus = min(pool, MOST_GPUS)
     end_s = max(float(run.jobs["finish_s"].max()) for run in runs)
     window = _window(runs, end_s) if hours is None else (hours[0] * HOUR_S, hours[1] * HOUR_S)
-    unit = wording.time_unit(window[1])
+    unit = units.time_unit(window[1])
     nodes = list(_nodes(cluster, gpus))
     for run in runs:
         every = [b for b in bars(run, gpus) if b.end_s > window[0] and b.start_s < window[1]]
@@ -236,7 +236,7 @@ def _bars_text(every: Sequence[Bar], kept: Sequence[Bar]) -> str:
     if len(kept) == len(every):
         return f"{len(every):,} bars"
     drawn, whole = (sum(bar.end_s - bar.start_s for bar in some) for some in (kept, every))
-    part = wording.three_digits(100 * drawn / whole)
+    part = units.three_digits(100 * drawn / whole)
     return f"the longest {len(kept):,} of {len(every):,} bars, {part} % of the time on GPUs"
 
 
@@ -280,7 +280,7 @@ def promises(groups: RunsByPolicy) -> Iterator[Chart]:
     for group, (gsla, slowdown) in zip(groups.every, found, strict=True):
         violates = slowdown > gsla * (1 + _TOLERANCE)
         if len(gsla):
-            share = wording.three_digits(100 * violates.sum() / len(gsla))
+            share = units.three_digits(100 * violates.sum() / len(gsla))
             note = f"{violates.sum():,} of {len(gsla):,} jobs above their gSLA ({share} %)"
         else:
             note = "no job with a gSLA"
@@ -338,7 +338,7 @@ def decisions(groups: RunsByPolicy) -> Iterator[Chart]:
         data = frame(rows, rows[0])
         title = "Time of a decision on the computer that ran the simulation"
         ends = ("mean_s", "longest_s")
-        scale, unit = wording.time_unit(float(data["mean_s"].median()))
+        scale, unit = units.time_unit(float(data["mean_s"].median()))
         x_label = f"time, {unit}"
         yield charts.dots("decisions", title, data, x_label, log=True, joined=ends, x_scale=scale)
 

@@ -15,7 +15,7 @@ from dovetail.executor.simulation.results import RunResult
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Cluster
-from dovetail.simulating import wording
+from dovetail.simulating import units
 from dovetail.simulating.drawings import (
     MOST_GPUS,
     decisions,
@@ -31,11 +31,12 @@ from dovetail.simulating.groups import RunsByPolicy
 from dovetail.simulating.tables import (
     SIZE_METRICS,
     TABLES,
+    best_line,
+    best_table,
     longest_waits,
     metric_tables,
     round_table,
 )
-from dovetail.simulating.verdict import headline, named, verdict
 from dovetail.toolkit.charts import Chart
 from dovetail.toolkit.pages import environment
 
@@ -82,11 +83,10 @@ def simulation_page(
         environment()
         .get_template("simulation.html.j2")
         .render(
-            phrases=wording,
             title=title,
             simulated=SIMULATED,
-            headline=headline(groups),
-            verdict=verdict(groups),
+            headline=best_line(groups),
+            best=best_table(groups),
             tiles=list(_tiles(groups, pool)),
             facts={**dict(_facts(groups, pool)), **facts, "dovetail": VERSION},
             groups=groups,
@@ -140,13 +140,12 @@ def _tiles(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str, str]]:
     yield "seeds", str(seeds), "a run for each policy" if seeds == 1 else "runs of each policy"
     best = groups.best("jct_mean_s")
     if best:
-        mean = wording.measured("jct_mean_s", best[0].mean("jct_mean_s"))
-        base = wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
-        names = f"{named(best[:1])}; {groups.baseline.policy}: {base}"
-        yield "shortest mean JCT", mean, names
+        mean = units.measured("jct_mean_s", best[0].mean("jct_mean_s"))
+        base = units.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
+        yield "best mean JCT", mean, f"{best[0].policy}; {groups.baseline.policy}: {base}"
     elif len(groups.every) == 1:
         for metric in ("jct_mean_s", "queueing_mean_s", "violation_rate"):
-            yield wording.label(metric), wording.measured(metric, run.summary[metric]), run.policy
+            yield units.label(metric), units.measured(metric, run.summary[metric]), run.policy
 
 
 def _facts(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str]]:
@@ -154,7 +153,8 @@ def _facts(groups: RunsByPolicy, pool: int) -> Iterator[tuple[str, str]]:
     yield "policies", ", ".join(group.policy for group in groups.every)
     if len(groups.every) > 1:
         yield "baseline", groups.baseline.policy
-    yield "seeds", ", ".join(map(str, groups.seeds))
+    left = f" (left out: {', '.join(map(str, groups.left_out))})" if groups.left_out else ""
+    yield "seeds", ", ".join(map(str, groups.seeds)) + left
     yield "jobs", f"{len(groups.baseline.first.jobs['job']):,}"
     yield "GPUs", f"{pool:,}"
 

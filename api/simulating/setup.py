@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -26,21 +26,15 @@ from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.reading.raw_files import LIBRARY
-from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import SOURCES, Source
 from dovetail.instances.traces.draws import with_gslas
 from dovetail.instances.traces.files import kind_of, read_trace
 from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window
 from dovetail.instances.traces.kinds import kind_names, require_options, trace_kind
 from dovetail.instances.traces.library import library_trace, library_world, trace_names
 from dovetail.instances.traces.trace import Trace
-from dovetail.simulating.wording import duration, fixed
-from dovetail.toolkit.wording import number
 
 HOUR_S = 3600.0
 
-_OVERLOAD = 2.0
-"""The offered load above which a reader is warned."""
 SYNTHETIC_WORKLOADS = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
@@ -61,29 +55,53 @@ _RULE_FLAGS = {
     "repair_s": "--repair",
     "estimate_error": "--estimate-error",
 }
-_BELIEFS_TEXT = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
 
 
 @dataclass(frozen=True)
 class SimulationRequest:
-    """A setup, and facts about it for a reader.
+    """A setup, and what it was made of.
 
     Attributes
     ----------
     setup : Setup
         The setup.
-    facts : dict of str to str
-        Its description, for tables and reports.
-    draws : bool
-        Whether results depend on the seed.
+    source : str or None
+        Where the world is from; None if it is synthetic.
+    whole : Trace
+        The trace before jobs were selected.
+    measured_on, reference : str
+        The GPU model for which the run times of the trace hold, and for which they are used.
     load : float or None
         The offered load; None if all jobs arrive at once.
     """
 
     setup: Setup
-    facts: Mapping[str, str]
-    draws: bool
+    source: str | None
+    whole: Trace
+    measured_on: str
+    reference: str
     load: float | None
+
+    @property
+    def unknown(self) -> Sequence[str | None]:
+        """The workloads of jobs for which seeds draw others, as the world does not know them."""
+        known = self.setup.world.workloads
+        return [name for name in self.setup.trace.columns.workload.tolist() if name not in known]
+
+    @property
+    def without_gsla(self) -> int:
+        """Number of jobs whose gSLAs seeds draw."""
+        if self.setup.gslas == "none":
+            return 0
+        return int(np.isnan(self.setup.trace.columns.gsla).sum())
+
+    @property
+    def draws(self) -> bool:
+        """Whether results depend on the seed."""
+        rules = self.setup.options
+        errs = not isinstance(self.setup.beliefs, Exact | Model) or rules.estimate_error > 0
+        drawn = self.setup.sample or self.unknown or self.without_gsla
+        return bool(drawn) or errs or math.isfinite(rules.node_mtbf_s)
 
 
 def request(options: Namespace) -> SimulationRequest:
@@ -98,7 +116,6 @@ def request(options: Namespace) -> SimulationRequest:
     reference = _reference(world)
     whole, measured_on = _read(options, reference)
     trace = _paced(_filtered(whole, options), world, options)
-    load = _offered_load(trace, world, options.sample)
     setup = Setup(
         trace,
         world,
@@ -108,27 +125,8 @@ def request(options: Namespace) -> SimulationRequest:
         options=_rules(options),
     )
     _check_draws(setup)
-    drawn = _drawn_text(setup)
-    facts = {
-        "trace": _trace_text(trace, len(whole)),
-        "note": "; ".join(whole.notes),
-        "cluster": _cluster_text(world),
-        "world": _world_text(source, world),
-        "run times": _times_text(measured_on, reference),
-        "load": _load_text(load, options.sample),
-        "drawn": drawn,
-        "beliefs": _BELIEFS_TEXT.get(options.beliefs, options.beliefs),
-        "rules": _rules_text(setup.options),
-    }
-    chance = bool(drawn) or _errs_or_fails(setup)
-    if load is not None and load > _OVERLOAD:
-        facts["warning"] = (
-            f"jobs ask for {load:.2g} x the work the GPUs can do, so the queue only grows, and "
-            "waits depend on where the trace ends: --load 0.9 spreads the arrivals"
-        )
-    return SimulationRequest(
-        setup, {name: line for name, line in facts.items() if line}, chance, load
-    )
+    load = _offered_load(trace, world, options.sample)
+    return SimulationRequest(setup, source, whole, measured_on, reference, load)
 
 
 def _check_draws(setup: Setup) -> None:
@@ -138,13 +136,6 @@ def _check_draws(setup: Setup) -> None:
     if setup.sample is not None and setup.sample > jobs:
         rule = f"must be <= {jobs} (the number of jobs), got {setup.sample}"
         raise InputError(rule, "--sample")
-
-
-def _errs_or_fails(setup: Setup) -> bool:
-    """Return whether a seed draws errors or failures."""
-    rules = setup.options
-    certain = isinstance(setup.beliefs, Exact | Model)
-    return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)
 
 
 def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
@@ -265,7 +256,7 @@ def _reference(world: Instance) -> str:
 
     It may be a model that the cluster lacks. If there is none, it is the cluster's first model.
     """
-    own = list(_gpus_of_models(world))
+    own = list(gpus_of_models(world))
     named = chain.from_iterable(workload.speed for workload in world.workloads.values())
     for model in dict.fromkeys([*own, *named]):
         if all(workload.speed.get(model, 1.0) == 1.0 for workload in world.workloads.values()):
@@ -273,50 +264,9 @@ def _reference(world: Instance) -> str:
     return own[0]
 
 
-def _gpus_of_models(world: Instance) -> Counter[str]:
+def gpus_of_models(world: Instance) -> Counter[str]:
     """Return the number of GPUs of each model, in the order of the cluster."""
     return Counter(place.gpu.model for place in world.places.values())
-
-
-def _times_text(measured_on: str, reference: str) -> str:
-    """Return a phrase naming the GPU model for which the run times of the trace hold."""
-    if measured_on.casefold() == reference.casefold():
-        return f"hold on {measured_on}"
-    return f"hold on {measured_on}; used for {reference} too, where they are not known"
-
-
-def _world_text(source: str | None, world: Instance) -> str:
-    workloads = number(len(world.workloads), "workload")
-    if source is None:
-        return f"synthetic, {workloads}: nothing in it was measured"
-    known = _with_numbers(world.slowdowns)
-    pairs = len(known.row)
-    measured_all = _of_source(known, "measured") == len(known)
-    origin = "" if measured_all or not source.startswith(LIBRARY) else ", none of them measured"
-    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"
-
-
-def _with_numbers(known: Slowdowns) -> Slowdowns:
-    sets = [k for k, entry in known.sets.items() if entry.slowdown is not None]
-    return known.select(known.may_share, sets)
-
-
-def _of_source(known: Slowdowns, source: Source) -> int:
-    """Return how many entries have a source."""
-    pairs = np.count_nonzero(known.source == SOURCES.index(source))
-    return int(pairs) + sum(entry.source == source for entry in known.sets.values())
-
-
-def _alone_text(world: Instance) -> str:
-    """Return how many workloads never share, and how many slowdowns are estimates."""
-    known = _with_numbers(world.slowdowns)
-    sharing = known.used()
-    if not sharing:
-        return "; no two workloads may share"
-    alone = len(world.workloads) - len(sharing)
-    text = f"; {alone:,} of the workloads have no pair and never share" if alone else ""
-    estimates = _of_source(known, "estimate")
-    return f"{text}; {number(estimates, 'estimate')} without a bound" if estimates else text
 
 
 def _own_world(trace: str) -> str | None:
@@ -362,21 +312,6 @@ def _rules(options: Namespace) -> Options:
         )
 
 
-def _trace_text(trace: Trace, whole: int) -> str:
-    jobs = number(len(trace), "job")
-    part = "" if len(trace) == whole else f" of {whole:,}"
-    asked = trace.gpu_seconds / HOUR_S
-    hours = f"{f'{asked:.2g}' if asked < 10 else fixed(asked, 0)} GPU hours of work"
-    span = duration(float(trace.columns.arrival_s[-1]))
-    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
-
-
-def _cluster_text(world: Instance) -> str:
-    kinds = listed(_gpus_of_models(world))
-    gpus = number(len(world.places), "GPU")
-    return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
-
-
 def _offered_load(trace: Trace, world: Instance, sample: int | None) -> float | None:
     """Return the ratio of work to GPU capacity until the last arrival; None if all arrive at once.
 
@@ -387,13 +322,6 @@ def _offered_load(trace: Trace, world: Instance, sample: int | None) -> float | 
         return None
     part = 1.0 if sample is None else sample / len(trace)
     return part * trace.gpu_seconds / (_pace(trace, world) * span_s)
-
-
-def _load_text(load: float | None, sample: int | None) -> str:
-    if load is None:
-        return "all jobs arrive at once"
-    about = "" if sample is None else "about "
-    return f"{about}{load:.2f} x the work the GPUs can do while jobs arrive"
 
 
 def _pace(trace: Trace, world: Instance) -> float:
@@ -407,33 +335,5 @@ def _pace(trace: Trace, world: Instance) -> float:
     ran = [each for name, each in world.workloads.items() if drawn or name in named]
     return math.fsum(
         count * fmean(workload.speed.get(model, 1.0) for workload in ran)
-        for model, count in _gpus_of_models(world).items()
+        for model, count in gpus_of_models(world).items()
     )
-
-
-def _drawn_text(setup: Setup) -> str:
-    """Return the properties that seeds draw because the trace lacks them."""
-    jobs = setup.trace.columns
-    unknown = [name for name in jobs.workload.tolist() if name not in setup.world.workloads]
-    foreign = sum(name is not None for name in unknown)
-    without = int(np.isnan(jobs.gsla).sum()) if setup.gslas != "none" else 0
-    parts = []
-    if setup.sample:
-        parts.append(f"a sample of {number(setup.sample, 'job')}")
-    if unknown:
-        which = f" ({foreign:,} of them name workloads unknown to the world)" if foreign else ""
-        parts.append(f"workloads of {number(len(unknown), 'job')}{which}")
-    if without:
-        parts.append(f"gSLAs of {number(without, 'job')} ({setup.gslas})")
-    return ", ".join(parts)
-
-
-def _rules_text(rules: Options) -> str:
-    parts = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
-    parts.append(f"restore {rules.restart_s:g} s")
-    if math.isfinite(rules.node_mtbf_s):
-        hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
-        parts.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
-    if rules.estimate_error:
-        parts.append(f"run times known to an error of {rules.estimate_error:g} (log)")
-    return ", ".join(parts)

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
-from dovetail.simulating import wording
+from dovetail.simulating import units
 from dovetail.simulating.drawings import decision_times
-from dovetail.simulating.groups import PolicyRuns, RunsByPolicy, gain
+from dovetail.simulating.groups import PolicyRuns, RunsByPolicy, gain, leads
 from dovetail.toolkit.pages import Cell, Head, PageTable
 from dovetail.toolkit.wording import NO_FIGURE, number
 
@@ -55,6 +55,15 @@ TABLES: Final = (
     ),
 )
 """Title, caption and metrics of each of the main tables."""
+
+DECISIVE: Final = (
+    *("jct_mean_s", "jct_p99_s", "makespan_s", "queueing_mean_s"),
+    *("violation_rate", "gpu_time_h", "fairness_p90", "energy_kwh"),
+)
+"""The metrics whose best policies are listed first."""
+
+KEPT: Final = 0.99
+"""A policy that keeps this fraction of its gSLAs is treated as keeping them."""
 
 SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
 
@@ -117,8 +126,8 @@ def metric_table(
             [Head("policy", number=False), *heads],
             [(group.policy, *map(_cell, means)) for group, *means in rows],
         ),
-        tuple(wording.label(metric) for metric in absent),
-        tuple(wording.label(metric) for metric in zero),
+        tuple(units.label(metric) for metric in absent),
+        tuple(units.label(metric) for metric in zero),
     )
 
 
@@ -135,13 +144,13 @@ def metric_columns(groups: RunsByPolicy, metrics: Sequence[str]) -> list[MetricC
 def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, str]:
     kind = metric.partition("_")[0]
     alike = [value for name in means if name.startswith(f"{kind}_") for value in means[name]]
-    return wording.scale(metric, alike)
+    return units.scale(metric, alike)
 
 
 def _column(groups: RunsByPolicy, metric: str, scale: tuple[float, str]) -> MetricColumn:
     size, unit = scale
     scaled = [group.mean(metric) / size for group in groups.every]
-    digits = wording.digits(scaled)
+    digits = units.digits(scaled)
     best, better = groups.best(metric), METRICS[metric].better
     means = []
     for group, mean in zip(groups.every, scaled, strict=True):
@@ -150,13 +159,13 @@ def _column(groups: RunsByPolicy, metric: str, scale: tuple[float, str]) -> Metr
         times = gain(group, groups.baseline, metric) if compared else math.nan
         means.append(
             Mean(
-                wording.fixed(mean, digits),
-                f"± {wording.fixed(spread, digits)}" if math.isfinite(spread) else "",
-                "" if math.isnan(times) else f"{wording.three_digits(times)} ×",
+                units.fixed(mean, digits),
+                f"± {units.fixed(spread, digits)}" if math.isfinite(spread) else "",
+                "" if math.isnan(times) else f"{units.three_digits(times)} ×",
                 group in best,
             )
         )
-    label = size_label(metric) if metric in SIZE_METRICS else wording.label(metric)
+    label = size_label(metric) if metric in SIZE_METRICS else units.label(metric)
     return MetricColumn(label, unit, better, tuple(means))
 
 
@@ -166,6 +175,61 @@ def size_label(metric: str) -> str:
     if least == most:
         return number(least, "worker")
     return f"{least} to {most:g} workers" if math.isfinite(most) else f"{least} workers or more"
+
+
+def best_line(groups: RunsByPolicy) -> str:
+    """Return the policy with the best mean JCT, and the gSLAs that it breaks.
+
+    If it breaks more than the fraction that ``KEPT`` allows, the best that does not follows.
+    """
+    metric = "jct_mean_s"
+    best = groups.best(metric)
+    if not best:
+        every = groups.every[0].policy if len(groups.every) == 1 else "all policies the same"
+        return f"mean JCT: {every}, {units.measured(metric, groups.every[0].mean(metric))}"
+    line = f"best mean JCT: {_with_broken(best[0])}"
+    keepers = [each for each in groups.every if not each.mean("violation_rate") > 1 - KEPT]
+    if best[0] in keepers:
+        return line
+    broken = f"that breaks at most {100 * (1 - KEPT):.0f} % of its gSLAs"
+    if not keepers:
+        return f"{line}; no policy {broken}"
+    return f"{line}; best {broken}: {_with_broken(min(keepers, key=lambda g: g.mean(metric)))}"
+
+
+def _with_broken(group: PolicyRuns) -> str:
+    mean = units.measured("jct_mean_s", group.mean("jct_mean_s"))
+    rate = group.mean("violation_rate")
+    broken = f"; {units.measured('violation_rate', rate)} of gSLAs broken"
+    return f"{group.policy} {mean}{broken if math.isfinite(rate) else ''}"
+
+
+def best_table(groups: RunsByPolicy) -> PageTable | None:
+    """Return the best policy at each decisive metric, and the next; None if none is the best."""
+    seeds = len(groups.seeds)
+    heads = (
+        *("metric", "best", "next"),
+        *((f"better than the next in seeds (of {seeds})",) if seeds > 1 else ()),
+    )
+    rows = []
+    for metric in DECISIVE:
+        if best := groups.best(metric):
+            rest = [group for group in groups.every if group not in best]
+            sign = 1 if METRICS[metric].better == "lower" else -1
+            second = min(rest, key=lambda group: sign * group.mean(metric))
+            names = ", ".join(group.policy for group in best)
+            cells = [Cell(names, (units.measured(metric, best[0].mean(metric)),))]
+            cells.append(Cell(second.policy, (units.measured(metric, second.mean(metric)),)))
+            won = (str(leads(best[0], second, metric)[0]),) if seeds > 1 else ()
+            rows.append((units.label(metric), *cells, *won))
+    if not rows:
+        return None
+    caption = "The best policies; one seed: small differences may be chance"
+    return PageTable(
+        caption if seeds == 1 else "The best policies",
+        [Head(head, number=k > 2) for k, head in enumerate(heads)],
+        rows,
+    )
 
 
 def longest_waits(group: PolicyRuns) -> PageTable | None:
@@ -201,10 +265,10 @@ def longest_waits(group: PolicyRuns) -> PageTable | None:
 def _times(name: str, values: Sequence[float]) -> tuple[Head, list[str]]:
     """Return a column of times in one unit and with the same number of digits."""
     known = [value for value in values if math.isfinite(value)]
-    size, unit = wording.time_unit(max(known, default=0.0))
+    size, unit = units.time_unit(max(known, default=0.0))
     scaled = [value / size for value in values]
-    digits = wording.digits(scaled)
-    return Head(name, unit), [wording.fixed(value, digits) for value in scaled]
+    digits = units.digits(scaled)
+    return Head(name, unit), [units.fixed(value, digits) for value in scaled]
 
 
 def round_table(groups: RunsByPolicy) -> PageTable:

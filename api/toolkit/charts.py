@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError, source_name
@@ -37,13 +38,6 @@ INK, MUTED, GRID = "#18212c", "#515d6b", "#d8dee6"
 VALUE, OTHER, LIMIT = "#16857e", "#8794a3", "#b3261e"
 BUSY, SHARED, QUEUE = "#8fcfc9", "#0b6b66", "#c9873f"
 SERIES: Final = ("#0b6b65", "#b3541e", "#5b4bb3", "#a3195b", "#4d6b0b", "#27364a")
-_ROLES: Final = {
-    **{INK: "ink", MUTED: "muted", GRID: "line", VALUE: "value", OTHER: "other", LIMIT: "limit"},
-    **{BUSY: "busy", SHARED: "shared", QUEUE: "queue"},
-    **{colour: f"p{k}" for k, colour in enumerate(SERIES)},
-}
-"""The variable of the page's style sheet that replaces a colour."""
-
 _DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)), (0, (4, 1)))
 _MARKS: Final = ("o", "s", "D", "^")
 _HUES: Final = (
@@ -77,6 +71,7 @@ _STYLE: Final[Mapping[str, Any]] = {
 }
 _TOOLTIP: Final = "tooltip:"
 """Prefix of the id of a mark; a page shows the rest when the pointer is over the mark."""
+_LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _LONGEST_NAME: Final = 24
 _WHISKER: Final[Mapping[str, Any]] = {"elinewidth": 0.8, "capsize": 2.0}
 _ENDINGS: Final = ("pdf", "svg", "png")
@@ -117,43 +112,49 @@ def available() -> bool:
 
 
 def svg(chart: Chart) -> Markup:
-    """Return a chart for a page: its colours are variables of the style sheet, its text is text."""
-    text = _rendered(chart, "svg", True).decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.S)
-    text = re.sub(r'<g id="patch_1">.*?</g>', "", text, count=1, flags=re.S)
-    text = re.sub(rf"""<g id=(["']){_TOOLTIP}(.*?)\1>""", r"<g><title>\2</title>", text)
-    text = re.sub(r' id="(?:\w*[a-z]_\d+|matplotlib\.axis_\d+)"', "", text)
-    text = re.sub(r"font-family: [^;]*; ", "", text)
-    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
-    text = re.sub(r"<[^>]*>", _rounded, text)
-    text = re.sub("|".join(_ROLES), lambda found: f"var(--{_ROLES[found[0]]})", text)
-    text = re.sub(r"\s*\n\s*", "\n", text)
-    text = re.sub(r"\n?([MLQCz]) ?(?=[-\d\n\"])", r"\1", text).replace('\n"', '"')
-    text = _shared_style(re.sub(r"<(g|defs)/>\n?|<defs>\s*</defs>\n?", "", text))
-    box = re.search(r'viewBox="([^"]*)"', text)
-    label = escape(f"{chart.title}. {chart.note}".strip())
-    head = f'<svg class="plot" viewBox="{box[1] if box else ""}" role="img" aria-label="{label}">'
-    return Markup(re.sub(r"<svg.*?>", lambda _: head, text, count=1, flags=re.S))
+    """Return a chart for a page, whose style sheet turns it from dark on light to the reverse."""
+    root = ElementTree.fromstring(_rendered(chart, "svg", True))
+    for node in [*root.iter()]:
+        _ready_for_page(node)
+    named = {each for node in root.iter() for each in re.findall(r"#(\w+)", _references(node))}
+    for node in root.iter():
+        if node.get("id") not in named:
+            node.attrib.pop("id", None)
+    root.attrib.pop("width", None)
+    root.attrib.pop("height", None)
+    label = f"{chart.title}. {chart.note}".strip()
+    root.attrib |= {"class": "plot", "role": "img", "aria-label": label}
+    return Markup(ElementTree.tostring(root, encoding="unicode", short_empty_elements=False))
 
 
-def _rounded(tag: re.Match[str]) -> str:
-    return re.sub(r"\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}", tag[0])
+def _ready_for_page(node: ElementTree.Element) -> None:
+    """Make tooltips titles, and leave out what only makes the page larger."""
+    node.tag, node.tail = node.tag.rpartition("}")[2], None
+    for child in [*node]:
+        if child.tag.rpartition("}")[2] in ("metadata", "style"):
+            node.remove(child)
+    for name in ("d", "x", "y", "transform"):
+        if name in node.attrib:
+            node.set(name, re.sub(r"\d+\.\d{2,}", _one_digit, node.get(name, "")))
+    if _LINK in node.attrib:
+        node.set("href", node.attrib.pop(_LINK))
+    if (told := node.get("id", "")).startswith(_TOOLTIP):
+        title = ElementTree.Element("title")
+        title.text = told.removeprefix(_TOOLTIP)
+        node.insert(0, title)
+    styles = {child.get("style") for child in node}
+    if len(node) > 1 and len(styles) == 1 and None not in styles and "style" not in node.attrib:
+        node.set("style", node[0].attrib["style"])
+        for child in node:
+            del child.attrib["style"]
 
 
-def _shared_style(text: str) -> str:
-    """Set the style of a group's marks once; matplotlib repeats it with every mark."""
+def _references(node: ElementTree.Element) -> str:
+    return " ".join(node.get(name, "") for name in ("href", "clip-path"))
 
-    def merged(found: re.Match[str]) -> str:
-        return (
-            f"<g{found[1]} style={found[3]}>"
-            + found[2]
-            + found[0].split(">", 1)[1].replace(f" style={found[3]}", "").removeprefix(found[2])
-        )
 
-    mark = r'<use xlink:href="#\w+" x="[-\d.]+" y="[-\d.]+"'
-    pattern = rf'<g((?: clip-path="[^"]*")?)>(\s*)(?={mark})(?:{mark} style=("[^"]*")/>\s*)+</g>'
-    return re.sub(pattern, merged, text)
+def _one_digit(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.1f}"
 
 
 def write_figures(folder: str, charts: Sequence[Chart]) -> None:

@@ -1,7 +1,7 @@
 """The declaration of a command, from which parser, help, completion and reference are made.
 
-A package of commands declares them in its module ``cli``, which imports nothing heavy: these
-modules are imported whenever ``dovetail`` starts.
+A verb has a file, which begins with the declaration. It imports nothing heavy, as it is imported
+for the help of all commands, too: what the work needs is imported when it runs.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ SHARING: Final = option(
 INSTANCE: Final = argument(
     "INSTANCE", "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 )
+PLAN_FILE: Final = argument("PLAN", "plan file, or - for standard input")
 SLOWDOWNS: Final = option(
     "--slowdowns FILE.csv",
     "add these measured pairs to the instance; columns as in docs/howto/import-data.md",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_instance
-from dovetail.instances.instance import Instance
-from dovetail.instances.reading.plausible import faster_together
-from dovetail.instances.reading.raw_files import LIBRARY, read_text
+
+if TYPE_CHECKING:
+    from dovetail.instances.instance import Instance
 
 
 def named_text(source: str) -> tuple[str, str]:
     """Return the file of an instance, which may be shipped (``library:NAME``), and its text."""
+    from dovetail.instances.reading.raw_files import LIBRARY, read_text
+
     if not source.startswith(LIBRARY):
         return source, read_text(source)
     from dovetail.instances import library as shipped
@@ -28,6 +30,10 @@ def instance_named(source: str) -> Instance:
 
     Slowdowns of a file that are probably speeds are reported on standard error.
     """
+    from dovetail.instances.files import read_instance
+    from dovetail.instances.reading.plausible import faster_together
+    from dovetail.instances.reading.raw_files import LIBRARY
+
     if not source.startswith(LIBRARY):
         instance = read_instance(source)
         for note in faster_together(instance.slowdowns):

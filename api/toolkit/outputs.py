@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import write_data, write_instance
-from dovetail.instances.instance import Instance
+from dovetail.toolkit.tables import console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from dovetail.instances.instance import Instance
 
 
 def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:
@@ -42,18 +43,20 @@ def _place(name: str | Path) -> str:
     return "-" if str(name) == "-" else os.path.realpath(name)
 
 
-def print_either(options: Namespace, data: object, view: RenderableType) -> None:
-    """Print data as JSON, or their view for readers."""
+def print_either(options: Namespace, data: object, view: Callable[[], RenderableType]) -> None:
+    """Print data as JSON, or else the view for readers that a function returns."""
     if options.json:
-        write_data(data, "-")
-        return
-    from dovetail.toolkit.tables import console
+        from dovetail.instances.files import write_data
 
-    console().print(view)
+        write_data(data, "-")
+    else:
+        console().print(view())
 
 
 def write_made(options: Namespace, instance: Instance) -> None:
     """Write an instance to the output of the options, and print a summary of it."""
+    from dovetail.instances.files import write_data, write_instance
+
     write_instance(instance, options.output)
     if options.output == "-":
         return

@@ -1,33 +1,40 @@
-"""Progress shown on a terminal while something takes longer than two seconds."""
+"""Long work in a terminal: progress after two seconds, and Ctrl-C that keeps the result so far."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Event
+    from types import FrameType
+
+    from dovetail.formulations.budget import InterruptibleClock
 
 PATIENCE_S = 2.0
 
 
-@dataclass
-class Line:
+class ProgressLine:
     """The text of the line, which may change at any time."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 @contextmanager
-def working(what: str, time_limit: float | None = None) -> Iterator[Line]:
+def working(what: str, time_limit: float | None = None) -> Iterator[ProgressLine]:
     """Show elapsed time on standard error, with a bar towards the time limit if there is one.
 
     Nothing is shown if standard error is not a terminal.
     """
-    line = Line(what)
+    line = ProgressLine(what)
     if not sys.stderr.isatty():
         yield line
         return
+    import threading
+
     done = threading.Event()
     thread = threading.Thread(target=_show, args=(line, time_limit, done), daemon=True)
     thread.start()
@@ -48,7 +55,7 @@ def compiled_ahead(jobs: int) -> None:
             compile_kernels()
 
 
-def _show(line: Line, time_limit: float | None, done: threading.Event) -> None:
+def _show(line: ProgressLine, time_limit: float | None, done: Event) -> None:
     if done.wait(PATIENCE_S):
         return
     from rich.console import Console
@@ -85,3 +92,26 @@ def counting(what: str) -> Iterator[Callable[[str, int, int], None] | None]:
             progress.update(task, description=f"{what}: {step}", completed=done, total=total)
 
         yield text
+
+
+@contextmanager
+def interrupting(clock: InterruptibleClock) -> Iterator[None]:
+    """Let the first Ctrl-C end all searches on a clock, and the second end the process."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        clock.interrupt()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        print("dovetail: interrupted: the best plan so far follows", file=sys.stderr, flush=True)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Final
 
 MIB_PER_GIB = 1024.0
@@ -33,6 +32,8 @@ def gsla(accepted: float | None, priority: str) -> str:
 
 def figure(value: float, digits: int = 6) -> str:
     """Return a value with ``digits`` significant digits, written out without a power of ten."""
+    from decimal import Decimal
+
     return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 

@@ -34,8 +34,8 @@ from dovetail.executor.system import clock
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
-from dovetail.live.application import application
-from dovetail.live.server import Listening, serving
+from dovetail.live.http.application import application
+from dovetail.live.http.server import Listening, serving
 
 POINTS = "points"
 _THREADS = 64
@@ -57,7 +57,7 @@ _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "dovetail.executor.live.service",
-        "dovetail.live.server",
+        "dovetail.live.http.server",
         "dovetail.executor.pools.cpu",
         "dovetail.executor.pools.simulated",
         "dovetail.solver.policies.dovetail",

@@ -41,7 +41,7 @@ def suggest(options: Namespace) -> int:
             found = suggestions(data, gpu_model, like, pool, options.count)
     except InputError as error:
         raise error.at(source_name(options.data)) from None
-    print_either(options, [_data(each) for each in found], _view(data, gpu_model, found))
+    print_either(options, [_data(each) for each in found], lambda: _view(data, gpu_model, found))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 
-from dovetail.data.dataset import write_made_data
+from dovetail.data.made_data import write_made_data
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.repository import is_repository
 from dovetail.instances.errors import InputError

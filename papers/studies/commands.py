@@ -13,7 +13,7 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.instances.plugins import require_package
 from dovetail.instances.reading.raw_files import write_text
-from dovetail.predicting.commands import about_data, require_gpu_models
+from dovetail.predicting.models import about_data, require_gpu_models
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import counting, working
@@ -31,7 +31,7 @@ def evaluate(options: Namespace) -> int:
     check_figures(options.figures)
     studied = _studied(options, _models(options))
     _write_figures(options, studied)
-    print_either(options, studied.comparison.to_data(), comparison_view(studied.comparison))
+    print_either(options, studied.comparison.to_data(), lambda: comparison_view(studied.comparison))
     return 0
 
 

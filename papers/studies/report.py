@@ -29,7 +29,7 @@ from dovetail.papers.studies.evaluation import (
     importance,
 )
 from dovetail.papers.studies.feature_study import FeatureStudy, feature_study
-from dovetail.predicting.facts import model_facts
+from dovetail.predicting.models import model_facts
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.predictor import FloatArray
 from dovetail.toolkit.charts import LIMIT, OTHER, Chart, bars, curves, dots, points

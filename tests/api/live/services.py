@@ -18,10 +18,10 @@ from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
-from dovetail.live.application import application
 from dovetail.live.client import Client
-from dovetail.live.peers import Tokens
-from dovetail.live.server import Listening, serving
+from dovetail.live.http.application import application
+from dovetail.live.http.peers import Tokens
+from dovetail.live.http.server import Listening, serving
 from tests.executor.waiting import LIMIT_S
 
 ME = pwd.getpwuid(os.getuid()).pw_name

@@ -25,9 +25,10 @@ from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.live import application, client, guards
+from dovetail.live import client
 from dovetail.live.client import Client
-from dovetail.live.faults import ServiceFailedError
+from dovetail.live.http import application, guards
+from dovetail.live.http.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
 from tests.executor.waiting import LIMIT_S, wait_until

@@ -10,9 +10,9 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.live import connections
 from dovetail.live.client import Client
-from dovetail.live.connections import ConnectionLimits, Peer
+from dovetail.live.http import connections
+from dovetail.live.http.connections import ConnectionLimits, Peer
 from tests.api.live.services import ME, OTHER, TOKENS, job, limited, served, service_here
 from tests.executor.waiting import LIMIT_S
 

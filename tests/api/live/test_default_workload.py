@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.live.commands import default_workload
+from dovetail.live.submit import default_workload
 
 
 @pytest.mark.parametrize(

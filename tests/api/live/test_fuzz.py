@@ -12,8 +12,8 @@ import threading
 import psutil
 import pytest
 
-from dovetail.live.application import application
 from dovetail.live.client import Client
+from dovetail.live.http.application import application
 from tests.api.live.services import ME, TOKENS, job, served
 
 MOST_MIB = 1024

@@ -12,9 +12,9 @@ import pytest
 
 from dovetail.executor.live.errors import TooManyError
 from dovetail.live import client as clients
-from dovetail.live import lanes
 from dovetail.live.client import Client
-from dovetail.live.lanes import CHANGES, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
+from dovetail.live.http import lanes
+from dovetail.live.http.lanes import CHANGES, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
 from tests.api.live.services import ME, OTHER, TOKENS, job
 from tests.executor.waiting import LIMIT_S, wait_until
 

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError
-from dovetail.live import logs
-from dovetail.live.logs import RankOutput, followed, last_lines, written
+from dovetail.live.http import logs
+from dovetail.live.http.logs import RankOutput, followed, last_lines, written
 from tests.executor.waiting import LIMIT_S
 
 UID = os.getuid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.live.prometheus import exposition
+from dovetail.live.http.prometheus import exposition
 from tests.api.live.test_tables import device, job, service
 
 parser = pytest.importorskip("prometheus_client.parser")

@@ -8,7 +8,8 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.executor.live.views import EvidenceView
-from dovetail.live.tables import evidence_line, service_view
+from dovetail.live.queue import evidence_line
+from dovetail.live.tables import service_view
 from tests.api.live.services import TRUTH, served
 from tests.api.live.test_tables import device, printed, service
 from tests.executor.waiting import wait_until

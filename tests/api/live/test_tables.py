@@ -9,19 +9,18 @@ from rich.console import Console
 
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
+from dovetail.live.queue import capped_line, queue_view
+from dovetail.live.show import job_view
 from dovetail.live.tables import (
     by_node,
-    capped_line,
     co_runners,
-    dashboard,
     done,
     in_ranges,
-    job_view,
     places,
-    queue_view,
     service_view,
     slowdown,
 )
+from dovetail.live.top import dashboard
 from dovetail.toolkit.wording import lasting
 
 

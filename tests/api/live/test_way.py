@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.live.application import application
 from dovetail.live.client import Client
-from dovetail.live.server import Listening, serving
+from dovetail.live.http.application import application
+from dovetail.live.http.server import Listening, serving
 from tests.executor.live.test_service_cpu import ENV, service_on_cores
 from tests.executor.local_runs import cleared
 from tests.executor.waiting import wait_until

@@ -8,8 +8,8 @@ from dovetail.cli.main import main
 from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.planning.comparison import compare
+from dovetail.planning.plan import plan_view
 from dovetail.planning.report import report_html
-from dovetail.planning.tables import plan_view
 from dovetail.solver.explaining.explanations import explain
 from dovetail.solver.rounds import solve
 from tests.api.planning.test_tables import printed

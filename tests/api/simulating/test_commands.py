@@ -88,10 +88,7 @@ def test_a_run_has_a_page_and_figures(run, small):
     status, out, err = run("simulate", *small, "--policy", "fifo", *places)
     assert (status, err) == (0, "")
     assert out.splitlines()[-2:] == ["-> page.html", "-> figures"]
-    assert (
-        "fifo: jobs take 2.33\N{NO-BREAK SPACE}min from arrival to end"
-        in Path("page.html").read_text()
-    )
+    assert "mean JCT: fifo, 2.33\N{NO-BREAK SPACE}min" in Path("page.html").read_text()
     with open("figures/gpus-fifo.csv") as file:
         held = {(row["name"], row["gpu"]): float(row["end_s"]) for row in csv.DictReader(file)}
     # j1 has both GPUs until 150.

@@ -15,6 +15,7 @@ from rich.console import Console
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.errors import UnsupportedError
+from dovetail.simulating.compare import comparison_view
 from dovetail.simulating.drawings import (
     Bar,
     _window,
@@ -27,10 +28,15 @@ from dovetail.simulating.drawings import (
 )
 from dovetail.simulating.groups import RunsByPolicy, leads
 from dovetail.simulating.report import SIMULATED, simulation_page
-from dovetail.simulating.tables import TABLES, longest_waits, metric_tables, round_table
-from dovetail.simulating.text import comparison_view
-from dovetail.simulating.verdict import headline, verdict
-from dovetail.simulating.wording import digits, duration, fixed, three_digits
+from dovetail.simulating.tables import (
+    TABLES,
+    best_line,
+    best_table,
+    longest_waits,
+    metric_tables,
+    round_table,
+)
+from dovetail.simulating.units import digits, duration, fixed, three_digits
 from dovetail.solver.policies import Decision, RoundProof, State, policy_named
 from dovetail.solver.policies.draft import Draft
 from tests.api.pages import Page, in_browser
@@ -39,6 +45,7 @@ from tests.executor.simulation.worlds import run, trace, world
 
 SECTIONS = {
     "bars",
+    "best",
     *("facts", "table", "jct", "load", "lanes", "promises", "waits", "rounds", "definitions"),
 }
 
@@ -139,7 +146,9 @@ def test_every_section_policy_and_fact_is_there(html):
     assert "slowdowns by hand" in page.text["facts"]
     assert "forty jobs" in page.text["title"]
     for name in ("fifo", "sjf", "dovetail"):
-        assert all(name in page.text[section] for section in SECTIONS - {"definitions", "bars"})
+        assert all(
+            name in page.text[section] for section in SECTIONS - {"definitions", "bars", "best"}
+        )
     assert SIMULATED.split(":")[0] in html
 
 
@@ -220,11 +229,13 @@ def test_two_jobs_by_hand(tiny):
     # The one with a gSLA of 1.2 is slowed by 1.5: one of two, by 25 %.
     rate = [head.text for head in sharing.table.heads].index("gSLA violation rate")
     assert [row[rate].text for row in sharing.table.rows] == ["0", "50"]
-    assert headline(groups) == "Both policies have the same mean job completion time: 2.50 min"
-    sentences = verdict(groups)
-    assert "Best at gSLA violation rate: fifo." in sentences
-    assert "dovetail is not the best at gSLA violation rate (50.0 %; fifo 0 %)." in sentences
-    assert "One seed only: small differences may be chance." in sentences
+    assert best_line(groups) == "mean JCT: all policies the same, 2.50 min"
+    best = {row[0]: row[1:] for row in best_table(groups).rows}
+    assert best["gSLA violation rate"] == (
+        ("fifo", ("0 %",), False),
+        ("dovetail", ("50.0 %",), False),
+    )
+    assert "mean JCT" not in best
     assert machines.absent == ("energy",)
 
 
@@ -259,44 +270,28 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
 
 
 @pytest.mark.parametrize(
-    ("rates", "breaks_text"),
+    ("rates", "more"),
     [
         # 60 against 120 s and 90 s.
-        (
-            (0.0, 0.01, 0.31),
-            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; among those that keep 99 %, "
-            "ssf is the best: 1.50 min, 25.0 % less than fifo",
-        ),
-        (
-            (0.0, 0.02, 0.31),
-            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; among those that keep 99 %, "
-            "fifo is the best: 2.00 min, the baseline itself",
-        ),
-        (
-            (0.1, 0.02, 0.31),
-            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; no policy keeps 99 % "
-            "of its own",
-        ),
-        ((0.0, 0.5, 0.01), ", 50.0 % less than fifo"),
-        ((math.nan,) * 3, ", 50.0 % less than fifo"),
+        ((0.0, 0.01, 0.31), "ssf 1.50 min; 1.00 % of gSLAs broken"),
+        ((0.0, 0.02, 0.31), "fifo 2.00 min; 0 % of gSLAs broken"),
+        ((0.1, 0.02, 0.31), "no policy that breaks at most 1 % of its gSLAs"),
+        ((0.0, 0.5, 0.01), ""),
+        ((math.nan,) * 3, ""),
     ],
 )
-def test_the_headline_mentions_broken_gslas_of_the_best(rates, breaks_text):
+def test_the_best_policy_that_keeps_its_gslas_is_named_beside_one_that_does_not(rates, more):
     policies = zip(("fifo", "ssf", "castor"), (120.0, 90.0, 60.0), rates, strict=True)
-    groups = RunsByPolicy.of([promised(*each) for each in policies])
-    best = "castor has the shortest mean job completion time of 3 policies: 60.0 s"
-    assert headline(groups) == best + breaks_text
-    breaks = " (breaks 31.0 % of its gSLAs)" if rates[2] > 0.01 else ""
-    assert f"Best at mean JCT: castor{breaks}." in verdict(groups)
+    line = best_line(RunsByPolicy.of([promised(*each) for each in policies]))
+    assert line.startswith("best mean JCT: castor 60.0 s")
+    assert line.endswith(more)
+    assert ("at most 1 %" in line) == bool(more)
 
 
-def test_the_verdict_ranks_the_own_policy():
-    groups = RunsByPolicy.of(
-        [promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0)]
-    )
-    sentence = "mine is not the best at mean JCT (1.67 min; ssf 1.50 min). By mean JCT it is number"
-    assert any(each.startswith(sentence) for each in verdict(groups))
-    assert not any("ssf is not" in each for each in verdict(groups))
+def test_the_best_policies_are_listed_with_the_next():
+    policies = (promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0))
+    (row,) = best_table(RunsByPolicy.of(policies)).rows
+    assert row == ("mean JCT", ("ssf", ("1.50 min",), False), ("mine", ("1.67 min",), False))
 
 
 def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
@@ -333,9 +328,8 @@ def test_a_rate_that_is_0_has_no_factor():
 
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
-    text = " ".join(verdict(RunsByPolicy.of(runs)))
-    assert "Seed 2 is left out: not every policy has a run of it." in text
-    assert "One seed only" in text
+    assert "1 (left out: 2)" in simulation_page(runs, "several", {})
+    assert "one seed" in best_table(RunsByPolicy.of(runs)).caption
 
 
 def test_means_are_over_the_seeds_that_all_policies_have(several):
@@ -461,7 +455,7 @@ def test_no_gslas_no_waits_and_no_sharing_still_make_a_page():
     assert "No job of this trace has a gSLA" in page.text["promises"]
     assert "no job waited" in page.text["waits"]
     assert "baseline" not in page.text["facts"]
-    assert "fifo: jobs take 3.00\N{NO-BREAK SPACE}s from arrival to end" in page.text["h1"]
+    assert "mean JCT: fifo, 3.00\N{NO-BREAK SPACE}s" in page.text["h1"]
 
 
 def test_hostile_names_stay_text(tiny):

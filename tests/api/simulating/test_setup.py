@@ -8,6 +8,7 @@ import pytest
 from dovetail.cli.main import main
 from dovetail.cli.parser import parser
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
+from dovetail.simulating.facts import facts
 from dovetail.simulating.setup import request
 
 RATES = {"k80": 2.0, "v100": 8.0}
@@ -43,6 +44,10 @@ def asked(*arguments):
     return request(parser().parse_args(["simulate", *map(str, arguments)]))
 
 
+def told(*arguments):
+    return facts(asked(*arguments), "exact", [])
+
+
 def test_workloads_that_never_share_are_counted(given):
     pairs = "workload_1,slowdown_1,workload_2,slowdown_2,gpu_model\n{}a,1.5,a,1.5,v100\n"
     for rows, text in (
@@ -50,7 +55,7 @@ def test_workloads_that_never_share_are_counted(given):
         ("a,1.2,b,1.3,v100\n", ""),
     ):
         Path("gv/pairs.csv").write_text(pairs.format(rows))
-        world = asked(*given, "--gpu-model", "v100").facts["world"]
+        world = told(*given, "--gpu-model", "v100")["world"]
         assert world == f"gv: 2 workloads, {1 + bool(rows)} slowdowns of pairs{text}"
 
 
@@ -65,10 +70,10 @@ def test_a_world_in_which_nothing_may_share_says_so(given):
         "jobs": [],
     }
     Path("w.json").write_text(json.dumps(world))
-    said = asked(given[0], "--world", "w.json").facts["world"]
+    said = told(given[0], "--world", "w.json")["world"]
     assert said == "w.json: 2 workloads, 0 slowdowns of pairs; no two workloads may share"
     assert main(["predict", "w.json", "-o", "filled.json"]) == 0
-    said = asked(given[0], "--world", "filled.json").facts["world"]
+    said = told(given[0], "--world", "filled.json")["world"]
     assert said == ("filled.json: 2 workloads, 3 slowdowns of pairs; 3 estimates without a bound")
 
 
@@ -91,7 +96,7 @@ def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(given, capsys, 
     ],
 )
 def test_the_load_counts_a_gpu_by_its_speed(given, models, load):
-    text = asked(*given, "--gpu-model", models).facts["load"]
+    text = told(*given, "--gpu-model", models)["load"]
     assert text == f"{load} x the work the GPUs can do while jobs arrive"
 
 
@@ -99,7 +104,7 @@ def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(given):
     rows = ["id,arrival_s,workers,duration_s", "x,0,1,100", "y,100,1,100"]
     Path("t.csv").write_text("\n".join(rows))
     # A k80 does a at 2 / 8 and b at 0.5 / 4 of a v100: 200 / (100 x (1 + 0.1875)).
-    text = asked("t.csv", *given[1:], "--gpu-model", "v100,k80").facts["load"]
+    text = told("t.csv", *given[1:], "--gpu-model", "v100,k80")["load"]
     assert text.startswith("1.68 x")
 
 

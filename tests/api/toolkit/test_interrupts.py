@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from dovetail.formulations.budget import Budget, InterruptibleClock
-from dovetail.toolkit.interrupts import interrupting
+from dovetail.toolkit.progress import interrupting
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 clock = InterruptibleClock()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dovetail.doctor.commands import _view
+from dovetail.doctor.doctor import view
 from dovetail.executor.doctor.diagnosis import Preflight, diagnose
 from dovetail.executor.doctor.finding import Severity, Usable
 from tests.installed import install
@@ -42,7 +42,7 @@ def findings(tmp_path, monkeypatch):
         diagnosis = diagnose(
             Preflight(tmp_path / "state", tmp_path / "api", tmp_path / "mps", sys.executable)
         )
-        _view(diagnosis)
+        view(diagnosis)
         return diagnosis
 
     return found

@@ -1,0 +1,56 @@
+"""``dovetail library``: what is shipped."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Final
+
+from dovetail.toolkit.commands import OUTPUT, Command, argument
+from dovetail.toolkit.outputs import write_made
+
+if TYPE_CHECKING:
+    from dovetail.instances.library import LibraryInstance
+    from dovetail.instances.measured import LibraryDataSet
+
+LIBRARY: Final = Command(
+    "library",
+    "List the shipped instances and data sets; write an instance, or describe a data set.",
+    "dovetail.data.library:library",
+    (
+        argument(
+            "[NAME]",
+            "write this instance, or print what this data set is (default: list all)",
+            "shipped",
+        ),
+        OUTPUT,
+    ),
+)
+
+
+def library(options: Namespace) -> int:
+    """List the shipped instances and data sets, or write an instance, or describe a data set."""
+    from dovetail.instances import library as shipped
+    from dovetail.instances import measured
+    from dovetail.instances.files import write_data
+    from dovetail.instances.reading.raw_files import write_text
+
+    name: str | None = options.shipped
+    entries: dict[str, LibraryInstance | LibraryDataSet] = {
+        **shipped.manifest(),
+        **measured.manifest(),
+    }
+    if name is not None and name in measured.names():
+        readme = measured.path(name) / "README.md"
+        if options.json:
+            write_data(entries[name].to_data(), options.output)
+        else:
+            write_text(options.output, readme.read_text(encoding="utf-8"))
+    elif name:
+        write_made(options, shipped.load(name))
+    elif options.json:
+        write_data({name: entry.to_data() for name, entry in entries.items()}, "-")
+    else:
+        width = max(map(len, entries))
+        for name, entry in entries.items():
+            print(f"{name:<{width}}  {entry.title}")
+    return 0

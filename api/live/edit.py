@@ -1,0 +1,47 @@
+"""``dovetail edit``: change a waiting job."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import Final
+
+from dovetail.instances.errors import InputError
+from dovetail.live.choosing import JOB
+from dovetail.live.printing import tell_states
+from dovetail.live.submit import DESCRIBING, default_workload, described, utf8_texts
+from dovetail.toolkit.commands import Command, argument
+
+EDIT: Final = Command(
+    "edit",
+    "Change a waiting job; fields that are not given stay as they are.",
+    "dovetail.live.edit:edit",
+    (
+        JOB,
+        argument("[COMMAND ...]", "program and arguments, after --", "job_command"),
+        # A field that is not given stays as it is.
+        *(each._replace(default=None) for each in DESCRIBING),
+    ),
+    usage="dovetail edit [OPTION ...] JOB [-- COMMAND [ARGUMENT ...]]",
+)
+
+
+def edit(options: Namespace) -> int:
+    """Change a waiting job."""
+    from dovetail.live.client import Client
+
+    changes = described(options)
+    if options.cwd is not None:
+        changes["cwd"] = utf8_texts([os.path.abspath(options.cwd)], "--cwd")[0]
+    if options.job_command:
+        changes["command"] = utf8_texts(options.job_command, "COMMAND")
+    if not changes:
+        raise InputError("needs an option to change, or a new command after --", "JOB")
+    with Client() as client:
+        job = client.job(options.job)
+        if job.workload == default_workload(job.command, job.cwd):
+            program = changes.get("command", job.command), changes.get("cwd", job.cwd)
+            changes.setdefault("workload", default_workload(*program))
+        found = client.edit(job.id, changes)
+    tell_states([found], options.json)
+    return 0
