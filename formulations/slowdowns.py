@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.rows import RowColumns
@@ -266,7 +267,8 @@ class KnownPairs:
         return keys[order], rows[order]
 
     def _tables(self, share_sum: int) -> SplitTables:
-        rows = self.rows.take(percent(self.rows.share).sum(axis=1) <= share_sum)
+        fits = percent(self.rows.share).sum(axis=1) <= share_sum
+        rows = self.rows if fits.all() else self.rows.take(fits)
         own, other = rows.share.T
         there, back = own * CODES + other, other * CODES + own
         codes = np.unique(np.concatenate([there, back]))
@@ -685,18 +687,25 @@ class InstanceSlowdowns(KnownSlowdowns):
         yield from self._sets.beside(model, ())
 
     def _pairs_on(self, model: str) -> Colocations:
+        """Return the pairs on a model, in each the workload whose name is first in the alphabet."""
         table = self._table
         row = np.flatnonzero(table.holds_on(model) & table.may_share)
-        workload, share = table.workload[row].astype(np.int64), table.share[row].astype(np.int64)
-        slowdown = table.slowdown[row]
-        upper = np.fmax(table.upper[row], slowdown)
+        rank = self._rank[table.workload[row]] * CODES + table.share[row]
+        turned = (rank[:, 0] > rank[:, 1])[:, None]
+        del rank  # there may be millions of rows
+
+        def ordered(column: NDArray[Any]) -> NDArray[Any]:
+            found = column[row]
+            return np.where(turned, found[:, ::-1], found)
+
+        workload = ordered(table.workload).astype(np.int64)
+        share = ordered(table.share).astype(np.int64)
+        slowdown = ordered(table.slowdown)
+        upper = np.fmax(ordered(table.upper), slowdown)
         last = self.at_last[workload, share]
-        tail = np.maximum(tail_bounds(upper, table.p99[row]), last)
-        found = Colocations(
-            workload, share, slowdown, np.maximum(upper, last), tail, table.power_w[row]
-        )
-        rank = self._rank[workload] * CODES + share
-        return found.ordered(np.argsort(rank, axis=1, kind="stable"))
+        tail = np.maximum(tail_bounds(upper, ordered(table.p99)), last)
+        np.maximum(upper, last, out=upper)
+        return Colocations(workload, share, slowdown, upper, tail, table.power_w[row])
 
     @cached_property
     def _rank(self) -> Ints:
