@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import UNKNOWN_MEMORY_MIB, cluster, entries, nodes
 from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.importers.plain_pairs import plain_pairs
 from dovetail.instances.instance import Instance
 from dovetail.instances.reading.raw_files import FilePath
-from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.entry import MODES, EntryKey, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code
 
 
@@ -115,8 +119,23 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
         other numbers for the same workloads; when no row belongs to the instance.
     """
     source = source_name(path)
-    pairs = read_pairs(path)
+    table = plain_pairs(path)
     models = {place.gpu.model for place in instance.places.values()}
+    found, notes = (
+        _kept_rows(instance, models, path) if table is None else _kept(instance, models, table)
+    )
+    if not len(found):
+        rule = f"no row is of workloads, GPU models and sharing of instance {instance.name}"
+        raise InputError("; ".join([rule, *notes]), "", source)
+    added = _unknown(instance, found.numbered(tuple(instance.workloads)), source)
+    return ImportedPairs(instance.replace(slowdowns=instance.slowdowns.extended(added)), notes)
+
+
+def _kept_rows(
+    instance: Instance, models: set[str], path: FilePath
+) -> tuple[Slowdowns, tuple[str, ...]]:
+    """Return the entries of the rows that belong to an instance, and notes."""
+    pairs = read_pairs(path)
     measured = [
         found
         for found in pairs.measurements
@@ -124,14 +143,48 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
         and instance.workloads.keys() >= set(found.workloads)
         and found.mode == instance.cluster.sharing
     ]
-    notes = (*pairs.notes, *_left_out(instance, models, pairs.measurements, len(measured)))
-    if not measured:
-        rule = f"no row is of workloads, GPU models and sharing of instance {instance.name}"
-        raise InputError("; ".join([rule, *notes]), "", source)
-    found = [SlowdownEntry.from_data(entry) for entry in entries(measured)]
-    known = {entry.key: entry for entry in instance.slowdowns}
-    added = [entry for entry in found if not _is_known(entry, known, source)]
-    return ImportedPairs(instance.replace(slowdowns=instance.slowdowns.extended(added)), notes)
+    rows = _Rows(
+        dict.fromkeys(name for found in pairs.measurements for name in found.workloads),
+        dict.fromkeys(found.gpu_model for found in pairs.measurements),
+        _other_modes(pairs.measurements, instance.cluster.sharing),
+        len(pairs.measurements),
+    )
+    notes = (*pairs.notes, *_left_out(instance, models, rows, len(measured)))
+    return Slowdowns.of(SlowdownEntry.from_data(entry) for entry in entries(measured)), notes
+
+
+def _kept(
+    instance: Instance, models: set[str], table: Slowdowns
+) -> tuple[Slowdowns, tuple[str, ...]]:
+    """Return the pairs that belong to an instance, and notes."""
+    sharing = instance.cluster.sharing
+    of_mode = table.mode == MODES.index(sharing)
+    there = [k for k, model in enumerate(table.models) if model in models]
+    known = np.array([name in instance.workloads for name in table.names], dtype=bool)
+    kept = of_mode & np.isin(table.model, there) & known[table.workload].all(axis=1)
+    others = {
+        mode: len(table) - int(np.count_nonzero(of_mode)) for mode in MODES if mode != sharing
+    }
+    rows = _Rows(
+        table.names,
+        table.models,
+        _of_modes({mode: count for mode, count in others.items() if count}),
+        len(table),
+    )
+    found = table.select(kept)
+    return found, tuple(_left_out(instance, models, rows, len(found)))
+
+
+def _unknown(instance: Instance, found: Slowdowns, source: str) -> Slowdowns:
+    """Return the entries that an instance does not have; refuse those that contradict it."""
+    known = instance.slowdowns.numbered(found.names)
+    again = np.isin(found.members, known.members)
+    by_key = instance.entries
+    same = [row for row in np.flatnonzero(again) if _is_known(found.at(int(row)), by_key, source)]
+    again[:] = True
+    again[same] = False
+    sets = [k for k, entry in found.sets.items() if not _is_known(entry, by_key, source)]
+    return found.select(again, sets)
 
 
 def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], source: str) -> bool:
@@ -167,22 +220,30 @@ def _shown(entry: SlowdownEntry) -> str:
 
 def _other_modes(measured: Sequence[Measurement], sharing: SharingMode) -> tuple[str, ...]:
     """Return a note on rows of other modes than a cluster's, if there are any."""
-    others = Counter(found.mode for found in measured if found.mode != sharing)
+    return _of_modes(Counter(found.mode for found in measured if found.mode != sharing))
+
+
+def _of_modes(others: Mapping[SharingMode, int]) -> tuple[str, ...]:
     return tuple(f"{count} of mode {mode} are left out" for mode, count in others.items())
 
 
-def _left_out(
-    instance: Instance, models: set[str], measured: Sequence[Measurement], kept: int
-) -> Iterable[str]:
+class _Rows(NamedTuple):
+    """What the rows of a table are of: names in order of first appearance."""
+
+    workloads: Iterable[str]
+    devices: Iterable[str]
+    other_modes: Sequence[str]
+    total: int
+
+
+def _left_out(instance: Instance, models: set[str], rows: _Rows, kept: int) -> Iterable[str]:
     """Yield notes on rows that were left out."""
-    if kept == len(measured):
+    if kept == rows.total:
         return
-    workloads = dict.fromkeys(name for found in measured for name in found.workloads)
-    foreign = [name for name in workloads if name not in instance.workloads]
-    devices = dict.fromkeys(found.gpu_model for found in measured)
-    absent = [model for model in devices if model not in models]
-    yield from _other_modes(measured, instance.cluster.sharing)
+    foreign = [name for name in rows.workloads if name not in instance.workloads]
+    absent = [model for model in rows.devices if model not in models]
+    yield from rows.other_modes
     for names, what in ((foreign, "workloads"), (absent, "GPU models")):
         if names:
             yield f"{what} that the instance does not have: {listed(names)}"
-    yield f"{len(measured) - kept} of {len(measured)} rows are left out"
+    yield f"{rows.total - kept} of {rows.total} rows are left out"

@@ -334,11 +334,11 @@ class Slowdowns(Sequence[SlowdownEntry]):
         own = self.model == (self.models.index(model) if model in self.models else -2)
         for_all = self.model == -1
         if own.any() and for_all.any():
-            for_all &= ~np.isin(self._members, self._members[own])
+            for_all &= ~np.isin(self.members, self.members[own])
         return np.asarray(own | for_all)
 
     @cached_property
-    def _members(self) -> NDArray[np.int64]:
+    def members(self) -> NDArray[np.int64]:
         """Both workloads with their shares as one number each, whatever their order."""
         one, other = (self.workload[:, k] * np.int64(_SHARES) + self.share[:, k] for k in range(2))
         members = np.minimum(one, other)
@@ -356,7 +356,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
     @property
     def keys(self) -> NDArray[np.int64]:
         """A number for each row, the same for two rows only if their entries have one key."""
-        return self._members * (len(self.models) + 1) + (self.model + np.int64(1))
+        return self.members * (len(self.models) + 1) + (self.model + np.int64(1))
 
     @cached_property
     def number(self) -> Mapping[str, int]:

@@ -1,0 +1,85 @@
+"""Tables of pairs that are read as columns have the outcome of those read row by row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.generate import generate
+from dovetail.instances.importers import pairs
+from dovetail.instances.importers.plain_pairs import plain_pairs
+
+HEADER = ["workload_1", "share_1", "slowdown_1", "workload_2", "share_2", "slowdown_2"]
+WORLD = generate(6, seed=2, workloads=6, gangs=False)
+BARE = WORLD.replace(slowdowns=())
+MODEL = next(iter(WORLD.places.values())).gpu.model
+
+
+def table() -> list[list[object]]:
+    """Return the rows of a table of all pairs, every other one turned."""
+    rows: list[list[object]] = [[*HEADER, "gpu_model", "power_w", "mode", "date", "status"]]
+    for k, entry in enumerate(WORLD.slowdowns):
+        ends = list(zip(entry.workloads, entry.shares, entry.slowdown or (), strict=True))
+        (a, x, s), (b, y, t) = ends if k % 2 else ends[::-1]
+        rows.append([a, x or "", s, b, y or "", t, MODEL, entry.power_w, "", "2026-11-21", "ok"])
+    return rows
+
+
+def text_of(rows: list[list[object]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("pairs") / "pairs.csv"
+
+
+def outcome(path, by_rows, instance=BARE):
+    with pytest.MonkeyPatch.context() as patch:
+        if by_rows:
+            patch.setattr(pairs, "plain_pairs", lambda path: None)
+        try:
+            return pairs.with_pairs(instance, path)
+        except InputError as error:
+            return str(error)
+
+
+def test_a_whole_table(path):
+    path.write_text(text_of(table()))
+    assert plain_pairs(path) is not None
+    found = outcome(path, by_rows=False)
+    assert found == outcome(path, by_rows=True)
+    assert len(found.instance.slowdowns) == len(WORLD.slowdowns)
+    assert found.notes == ()
+    assert outcome(path, by_rows=False, instance=found.instance) == found
+
+
+def test_rows_of_others_are_left_out_with_notes(path):
+    rows = table()
+    rows[3][0], rows[5][6], rows[7][8] = "zz", "P9", "time_sliced"
+    rows[7][1] = rows[7][4] = ""
+    path.write_text(text_of(rows))
+    assert plain_pairs(path) is not None
+    found = outcome(path, by_rows=False)
+    assert found == outcome(path, by_rows=True)
+    assert len(found.notes) == 4
+
+
+@given(st.data())
+def test_a_changed_cell(path, draw):
+    rows = table()
+    row = draw.draw(st.integers(0, 40))
+    column = draw.draw(st.integers(0, len(rows[0]) - 1))
+    values = ["", " ", "w00", " w1", "1_0", "nan", "inf", "-1", "0", "101", "30", "50.0", "idle"]
+    values += ["1.5", "1e3", "25", "shared", "time_sliced", "failed", "no date", "p99_1", "ä", "٣"]
+    rows[row][column] = draw.draw(st.sampled_from(values))
+    path.write_text(text_of(rows))
+    assert outcome(path, by_rows=False) == outcome(path, by_rows=True)
