@@ -17,7 +17,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.reading.tables import Row, read_piped
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import Trace, TraceJob
+from dovetail.instances.traces.trace import JobColumns, Trace
 
 COLUMNS: Final = ("JobID", "Submit", "Start", "End", "AllocTRES")
 COMMAND: Final = "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES"
@@ -30,7 +30,7 @@ _GPUS: Final = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)")
 class _SacctRow(NamedTuple):
     """A row of a job; a requeued job has several."""
 
-    row: Row
+    user: str | None
     submitted: datetime
     gpus: int
     seconds: float
@@ -61,21 +61,19 @@ def _read(path: Path, name: str) -> Trace:
     for row in rows:
         jobs[row.text("JobID")].append(_attempt(row))
     ran = {job: [one for one in tries if one.gpus and one.seconds] for job, tries in jobs.items()}
-    first = min((one.submitted for tries in ran.values() for one in tries), default=None)
-    found = [
-        TraceJob(
-            id=job,
-            arrival_s=(min(one.submitted for one in tries) - first).total_seconds(),
-            workers=tries[-1].gpus,
-            duration_s=sum(one.seconds for one in tries),
-            tenant=tries[-1].row.values.get("User", "").strip() or None,
-        )
-        for job, tries in ran.items()
-        if tries and first is not None
-    ]
+    found = {job: tries for job, tries in ran.items() if tries}
+    begun = [min(one.submitted for one in tries) for tries in found.values()]
+    first = min(begun, default=datetime.min)
+    columns = JobColumns.of(
+        list(found),
+        [(at - first).total_seconds() for at in begun],
+        [tries[-1].gpus for tries in found.values()],
+        [sum(one.seconds for one in tries) for tries in found.values()],
+        tenant=[tries[-1].user for tries in found.values()],
+    )
     unended = sum(not tries[-1].ended and tries[-1].gpus > 0 for tries in jobs.values())
     waits = (f"{unended} of them on GPUs had not ended",) if unended else ()
-    return Trace.of(name, found, (*left_out(len(jobs) - len(found), len(jobs)), *waits))
+    return Trace.of_columns(name, columns, (*left_out(len(jobs) - len(found), len(jobs)), *waits))
 
 
 def _attempt(row: Row) -> _SacctRow:
@@ -88,7 +86,8 @@ def _attempt(row: Row) -> _SacctRow:
         counted = row.values.get("ElapsedRaw", "").strip()
         lasted = row.number("ElapsedRaw") if counted else (end - start).total_seconds()
         seconds = max(0.0, lasted)
-    return _SacctRow(row, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
+    user = row.values.get("User", "").strip() or None
+    return _SacctRow(user, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
 
 
 def _gpus(resources: str) -> int:
