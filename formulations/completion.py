@@ -42,6 +42,7 @@ import numpy as np
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.prices import ROUNDING, Asks, GpuPrice, layout
+from dovetail.formulations.residents import resident_power
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 
@@ -256,7 +257,7 @@ class Completion(JobValues):
         own = self._power_w[job]
         held = np.array(
             [
-                _or_nan(compiled.resident_power(c.gpus[0])) if c.residents else 0.0
+                _or_nan(resident_power(compiled, c.gpus[0])) if c.residents else 0.0
                 for c in compiled.classes
             ]
         )[rows.gpu_class]

@@ -9,9 +9,8 @@ never name one.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -24,15 +23,14 @@ from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
+from dovetail.formulations.residents import bound_now, closed_gpus, resident_slowdowns
 from dovetail.formulations.rules import (
-    most_bound,
-    room_mib,
     slowdown_alone,
 )
-from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
+from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Batch, Instance, Workload
-from dovetail.instances.slowdowns.shares import share_code, share_total
+from dovetail.instances.slowdowns.shares import share_total
 
 
 class Variant(NamedTuple):
@@ -326,7 +324,7 @@ class Round:
         runs = _alike(kind[gpus], held[gpus], until_s[gpus], tight[gpus])
         members = [gpus[run] for run in runs]
         named = [tuple([machines.gpu_ids[gpu] for gpu in part.tolist()]) for part in members]
-        closed = self._closed_gpus([names[0] for names in named if names[0] in residents])
+        closed = closed_gpus(self, [names[0] for names in named if names[0] in residents])
         return tuple(
             GpuClass(
                 *machines.kinds[machines.kind[int(part[0])]],
@@ -386,9 +384,13 @@ class Round:
             return measured
         of: dict[int, float] = defaultdict(float)
         for gpu, residents in self.residents.items():
-            for resident, slowdown in zip(residents, self.resident_slowdowns(gpu), strict=True):
+            for resident, slowdown in zip(residents, resident_slowdowns(self, gpu), strict=True):
                 of[resident.variant.job] = max(of[resident.variant.job], slowdown)
         return of
+
+    def bound_now(self, job: int) -> float:
+        """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
+        return bound_now(self, job)
 
     def slowdowns_alone(self, rows: Rows, job: Ints) -> Floats:
         """Return the slowdown of each job of a group once the others have ended.
@@ -420,143 +422,10 @@ class Round:
         caps = rules.shares if rules.start_capped else ()
         return (None, *(share for share in caps if share_total([share]) <= rules.share_sum))
 
-    def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
-        """Return the slowdown of each resident of a GPU that no job joins.
-
-        Measured slowdowns come first, then those of the residents' combination. Residents without a
-        known combination are treated as if each were alone; the checker warns about them, and no
-        job may join them.
-        """
-        measured = tuple(float(self.jobs.slowdown[r.variant.job]) for r in self.residents[gpu])
-        if not np.isnan(measured).any():
-            return measured
-        known = self._known_together(gpu)
-        return self._on_host(gpu, known.slowdown if known else self._each_alone(gpu))
-
-    @cached_property
-    def measured(self) -> tuple[Floats, Floats]:
-        """The least slowdown of each job, and the factor on its known slowdowns, (n,) each.
-
-        Both come from the measured slowdowns of running jobs, at their sub-batch; empty arrays if
-        there are none.
-        """
-        jobs = self.jobs
-        if np.isnan(jobs.slowdown).all():
-            return np.empty(0), np.empty(0)
-        least, factor = np.zeros(len(self)), np.ones(len(self))
-        known: dict[int, float] = defaultdict(float)
-        for gpu_class in self.classes:
-            for resident, slowdown in self._expected(gpu_class):
-                known[resident.variant.job] = max(known[resident.variant.job], slowdown)
-        for job in jobs.held:
-            if jobs.holds[job] > jobs.workers[job]:
-                least[job] = jobs.slowdown[job] / self.variants[job][0].slowdown_factor
-            elif job in known:
-                factor[job] = max(1.0, float(jobs.slowdown[job]) / known[job])
-        return least, factor
-
-    def resident_power(self, gpu: str) -> float | None:
-        """Return the power of a GPU that no job joins, or None if it is unknown.
-
-        If the power of its jobs together is unknown, it is the sum of their powers alone.
-        """
-        residents = self.residents[gpu]
-        known = self._known_together(gpu) if len(residents) > 1 else None
-        if known is not None and not math.isnan(known.power_w):
-            return known.power_w
-        alone = [self.workload(resident.variant.job).power_w for resident in residents]
-        return None if None in alone else math.fsum(filter(None, alone))
-
     def alone(self, variant: Variant, share: AnyShare) -> float | None:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
         return None if alone is None else alone * variant.slowdown_factor
-
-    def _expected(self, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
-        """Yield the residents of a class that have a known slowdown, with it."""
-        residents = gpu_class.residents
-        if len(residents) == 1:
-            alone = self.alone(residents[0].variant, residents[0].share)
-            if alone is not None:
-                yield residents[0], alone
-        elif residents and (known := self._known_together(gpu_class.gpus[0])):
-            yield from zip(residents, known.slowdown, strict=True)
-
-    def _each_alone(self, gpu: str) -> tuple[float, ...]:
-        found = []
-        for resident in self.residents[gpu]:
-            alone = self.alone(resident.variant, resident.share)
-            found.append(resident.variant.slowdown_factor if alone is None else alone)
-        return tuple(found)
-
-    def _known_together(self, gpu: str) -> Sharing | None:
-        """Return the residents' combination, with values multiplied by their sub-batch factors."""
-        residents = self.residents[gpu]
-        members = [(int(self.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
-        known = self.entries.find(
-            self.models[self.machines.model[self.machines.number[gpu]]], members
-        )
-        return known.times([r.variant.slowdown_factor for r in residents]) if known else None
-
-    def _bounds(self, gpu: str) -> tuple[float, ...] | None:
-        """Return the bound that each resident's gSLA is checked against, or None if unknown."""
-        residents = self.residents[gpu]
-        if len(residents) == 1:
-            return self._on_host(gpu, self._each_alone(gpu))
-        known = self._known_together(gpu)
-        latency = [bool(self.jobs.latency[r.variant.job]) for r in residents]
-        return self._on_host(gpu, known.bounds(latency)) if known else None
-
-    def _on_host(self, gpu: str, figures: Sequence[float]) -> tuple[float, ...]:
-        """Return figures of a GPU's residents times the slowdown by the host's load."""
-        if self.hosts is None:
-            return tuple(figures)
-        of_job = self.hosts.slowdown[self.machines.node_of[gpu]]
-        residents = self.residents[gpu]
-        return tuple(
-            figure * float(of_job[resident.variant.job])
-            for resident, figure in zip(residents, figures, strict=True)
-        )
-
-    def bound_now(self, job: int) -> float:
-        """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
-        largest = 0.0
-        for gpu in self.jobs.held[job][0]:
-            name = self.machines.gpu_ids[gpu]
-            bounds = self._bounds(name)
-            if bounds is None:
-                return np.inf
-            place = [r.variant.job for r in self.residents[name]].index(job)
-            largest = max(largest, bounds[place])
-        return largest
-
-    def _closed_gpus(self, held: Iterable[str]) -> set[str]:
-        """Return the GPUs that no job may join: a rule is already broken, or a job over its gSLA.
-
-        ``held`` has one GPU of each class with residents.
-        """
-        closed: set[str] = set()
-        over: set[int] = set()
-        gsla = self.jobs.gsla
-        for gpu in held:
-            bounds = self._bounds(gpu)
-            if bounds is None or self._overfull(gpu):
-                closed.add(gpu)
-            # Jobs that no entry allows to share are treated as alone, on all GPUs of their gangs.
-            each = self._on_host(gpu, self._each_alone(gpu)) if bounds is None else bounds
-            for resident, bound in zip(self.residents[gpu], each, strict=True):
-                if bound > most_bound(float(gsla[resident.variant.job])):
-                    over.add(resident.variant.job)
-        ids = self.machines.gpu_ids
-        return closed.union(ids[gpu] for k in over for gpu in self.jobs.held[k][0])
-
-    def _overfull(self, gpu: str) -> bool:
-        residents = self.residents[gpu]
-        memory = sum(r.variant.memory_mib for r in residents)
-        return (
-            memory > room_mib(self.machines.memory_mib[self.machines.number[gpu]])
-            or share_total(r.share for r in residents) > self.machines.rules.share_sum
-        )
 
 
 def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None) -> Sequence[Mode]:

@@ -35,6 +35,7 @@ from dovetail.formulations.candidates.rows import (
     pareto,
 )
 from dovetail.formulations.memory import room_bytes
+from dovetail.formulations.residents import measured_slowdowns, resident_power, resident_slowdowns
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.slowdowns import Colocations, Member
 from dovetail.formulations.values import JobValues
@@ -133,6 +134,7 @@ class _Lister(RowRules):
         self.members, self.most = 0, room_bytes() / _MEMBER_BYTES
         self.named = self.pending & (self.kinds.copies[self.job] > 0)
         self.pool, self.starts, self.counts = self._pool()
+        self._measured = measured_slowdowns(compiled)
 
     def groups(self, at_paces: bool) -> Groups:
         listed, left = self._divided(self._candidates())
@@ -266,7 +268,7 @@ class _Lister(RowRules):
         A job that shares GPUs outside of the round is slowed by the worse of its co-runners. For
         any other, the ratio of measured to known slowdown also applies with new co-runners.
         """
-        least, factor = self.round.measured
+        least, factor = self._measured
         if not len(least):
             return candidates
         running = candidates.first < len(self.variants)
@@ -299,8 +301,8 @@ class _Lister(RowRules):
         residents = self._residents(classes)
         alone = self.round.jobs.slowdown[self.job[residents]]
         for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
-            alone[k] = self.round.resident_slowdowns(held[k].gpus[0])
-        power = [_or_nan(self.round.resident_power(c.gpus[0])) for c in held]
+            alone[k] = resident_slowdowns(self.round, held[k].gpus[0])
+        power = [_or_nan(resident_power(self.round, c.gpus[0])) for c in held]
         return Rows(
             np.array(classes, dtype=np.int64),
             residents,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.residents import resident_power, resident_slowdowns
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances.plan import Assignment
@@ -75,7 +76,7 @@ def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | N
     occupants, jobs = site.occupants, compiled.jobs
     if all(jobs.running[o.variant.job] for o in occupants):
         gpu = site.gpus[0]
-        return compiled.resident_slowdowns(gpu), compiled.resident_power(gpu)
+        return resident_slowdowns(compiled, gpu), resident_power(compiled, gpu)
     if len(occupants) == 1:
         alone = compiled.alone(*occupants[0]) or 1.0
         return (alone,), compiled.workload(occupants[0].variant.job).power_w

@@ -9,6 +9,7 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.candidates.rows import packed
+from dovetail.formulations.residents import resident_slowdowns
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 
@@ -217,7 +218,7 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
     )
     for gpu_class in compiled.classes:
         if gpu_class.residents:
-            kept = compiled.resident_slowdowns(gpu_class.gpus[0])
+            kept = resident_slowdowns(compiled, gpu_class.gpus[0])
             for resident, slowdown in zip(gpu_class.residents, kept, strict=True):
                 job = resident.variant.job
                 alone[job] = min(alone[job], slowdown)
