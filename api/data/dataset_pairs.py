@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.commands import DATA, Command, option
 from dovetail.toolkit.outputs import print_either
-from dovetail.toolkit.tables import Column, table
+from dovetail.toolkit.tables import TableColumn, table
 from dovetail.toolkit.wording import share_text, two_digits
 
 PAIRS: Final = Command(
@@ -138,10 +138,10 @@ def _view(found: Sequence[Together]) -> RenderableType:
     rows = [row for one in found for row in _rows(one)]
     ends = {*accumulate(len(one.workloads) for one in found)}
     columns = (
-        Column("GPU model", folds=True),
-        Column("workload", folds=True),
+        TableColumn("GPU model", folds=True),
+        TableColumn("workload", folds=True),
         *("SM share", "slowdown"),
-        Column("measured"),
+        TableColumn("measured"),
     )
     return table(columns, rows, names=2, ends={each - 1 for each in ends})
 

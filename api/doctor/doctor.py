@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.toolkit.commands import Command, option
 from dovetail.toolkit.outputs import print_either
-from dovetail.toolkit.tables import Column, plain_table, stacked, styled, table
+from dovetail.toolkit.tables import TableColumn, plain_table, stacked, styled, table
 from dovetail.toolkit.values import address
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _shares_view(one: ShareTable) -> Iterator[RenderableType]:
         )
         for row in one.rows
     )
-    yield table((Column(head, folds=True) for head in heads), rows, names=1)
+    yield table((TableColumn(head, folds=True) for head in heads), rows, names=1)
     yield "* as others reported for an H200, scaled to this GPU's SMs\n"
 
 

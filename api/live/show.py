@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import print_view
 from dovetail.toolkit.commands import Command, argument
-from dovetail.toolkit.tables import Column, fact_lines, stacked, table, text_rows
+from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table, text_rows
 from dovetail.toolkit.wording import (
     NO_FIGURE,
     figure,
@@ -172,7 +172,7 @@ def _ranks(job: JobView) -> RenderableType:
         )
     )
     heads = ("rank", "device", "SM share", "process", "with")
-    return table((Column(head, folds=True) for head in heads), rows, names=2)
+    return table((TableColumn(head, folds=True) for head in heads), rows, names=2)
 
 
 def _reason(step: StepView) -> str:

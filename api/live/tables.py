@@ -11,7 +11,7 @@ from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.toolkit.tables import (
     WIDTH,
-    Column,
+    TableColumn,
     fact_lines,
     stacked,
     styled,
@@ -90,13 +90,13 @@ class NodeRow(NamedTuple):
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
     """Return a table with a row per job; a job without a name shows its workload."""
     columns = (
-        Column("job", folds=True),
-        Column("user", folds=True, most=WIDTH // 4),
-        Column("name", folds=True, most=WIDTH // 4),
-        Column("state"),
+        TableColumn("job", folds=True),
+        TableColumn("user", folds=True, most=WIDTH // 4),
+        TableColumn("name", folds=True, most=WIDTH // 4),
+        TableColumn("state"),
         "for",
-        Column("on", folds=True),
-        Column("with", folds=True),
+        TableColumn("on", folds=True),
+        TableColumn("with", folds=True),
         "slowdown\n(predicted)",
         "done",
     )
@@ -182,11 +182,11 @@ def device_lines(devices: Sequence[DeviceView]) -> int:
 
 def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
     """Return a row per node, first nodes in trouble, then the busiest, up to ``MOST_NODES``."""
-    names = (Column(name, folds=True) for name in ("node", "rack", "devices"))
+    names = (TableColumn(name, folds=True) for name in ("node", "rack", "devices"))
     figures = ("busy", "jobs", "memory\nGiB", "power\nW")
     first = sorted(nodes, key=lambda node: (not node.trouble, -node.busy))[:MOST_NODES]
     made = table(
-        (*names, *figures, Column("", folds=True)), (node.cells for node in first), names=3
+        (*names, *figures, TableColumn("", folds=True)), (node.cells for node in first), names=3
     )
     return stacked(made, more_line(len(nodes) - MOST_NODES, "more nodes", "show"))
 
@@ -200,9 +200,9 @@ def _of_nodes(nodes: Sequence[NodeRow]) -> str:
 
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
     """Return a table with a row per device."""
-    names = (Column(name, folds=True) for name in ("device", "model", "jobs"))
-    last = (Column("activity", folds=True), Column("", folds=True))
-    columns: tuple[Column | str, ...] = (*names, "memory\nGiB", "power\nW", *last)
+    names = (TableColumn(name, folds=True) for name in ("device", "model", "jobs"))
+    last = (TableColumn("activity", folds=True), TableColumn("", folds=True))
+    columns: tuple[TableColumn | str, ...] = (*names, "memory\nGiB", "power\nW", *last)
     rows = ((device.id, device.model, _use(device), *_figures(device)) for device in devices)
     sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
     made = table(columns, rows, names=3)

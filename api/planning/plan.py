@@ -23,7 +23,15 @@ from dovetail.toolkit.commands import (
 from dovetail.toolkit.inputs import instance_with, naming
 from dovetail.toolkit.outputs import print_either, require_separate
 from dovetail.toolkit.progress import ProgressLine, compiled_ahead, interrupting, working
-from dovetail.toolkit.tables import Column, Name, fact_lines, named_lines, stacked, table, title
+from dovetail.toolkit.tables import (
+    Name,
+    TableColumn,
+    fact_lines,
+    named_lines,
+    stacked,
+    table,
+    title,
+)
 from dovetail.toolkit.values import limit, output_file
 from dovetail.toolkit.wording import (
     counted,
@@ -355,7 +363,7 @@ def gpu_table(laid_out: PlanView) -> RenderableType:
     if len(nodes) == 1 or all(g.gpu.id.startswith(n.node.id) for n in nodes for g in n.gpus):
         silent.add("node")
     shown = [name for name in _COLUMNS if name not in silent]
-    columns = (Column(n.replace(" ", "\n"), n not in _LEFT, n in _NAMES) for n in shown)
+    columns = (TableColumn(n.replace(" ", "\n"), n not in _LEFT, n in _NAMES) for n in shown)
     cells = [[Name(row[n]) if n in _NAMES else row[n] for n in shown] for row in rows]
     return table(columns, cells, names=sum(name in _NAMES for name in shown), ends=ends)
 
@@ -435,4 +443,4 @@ def _comparison(comparison: PlanComparison) -> Iterator[RenderableType]:
     yield title(f"the same jobs under simpler rules ({objective}: {better(objective)})\n")
     columns = (each.replace(" ", "\n") for each in comparison_columns(comparison))
     rows = ((row.name, *comparison_cells(comparison, row)) for row in comparison.rows)
-    yield table((Column("", folds=True), *columns), rows)
+    yield table((TableColumn("", folds=True), *columns), rows)

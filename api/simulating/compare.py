@@ -15,7 +15,7 @@ from dovetail.instances.errors import InputError, source_name
 from dovetail.simulating.options import CHART_HOURS, SIMULATED, SIMULATION_SEED
 from dovetail.toolkit.commands import FIGURES, INTERRUPTED, REPORT, Command, option
 from dovetail.toolkit.progress import counting
-from dovetail.toolkit.tables import Column, Name, console, fact_lines, stacked, table, title
+from dovetail.toolkit.tables import Name, TableColumn, console, fact_lines, stacked, table, title
 from dovetail.toolkit.values import whole
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _by_policy(
 ) -> RenderableType:
     rows = zip(groups.every, *columns, strict=True)
     cells = ((Name(group.policy), *figures) for group, *figures in rows)
-    return table((Column("policy", folds=True), *heads), cells)
+    return table((TableColumn("policy", folds=True), *heads), cells)
 
 
 def _seeds_text(seeds: Sequence[int], groups: RunsByPolicy | None) -> str:

@@ -11,7 +11,7 @@ from dovetail.simulating.options import CHART_HOURS, SIMULATED, SIMULATION_SEED
 from dovetail.toolkit.commands import FIGURES, REPORT, Command, option
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.progress import counting, working
-from dovetail.toolkit.tables import Column, fact_lines, stacked, table
+from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -99,5 +99,5 @@ def run_view(result: RunResult, facts: Mapping[str, str]) -> RenderableType:
             shown = "" if meaning == above else meaning
             rows.append((METRICS[name].label, measured(name, value), shown))
             above = meaning
-    columns = (Column("metric", folds=True), "", Column("meaning", folds=True))
+    columns = (TableColumn("metric", folds=True), "", TableColumn("meaning", folds=True))
     return stacked(fact_lines(head, *facts.items(), ("", SIMULATED_NOTE)), "", table(columns, rows))

@@ -26,7 +26,7 @@ _ANY_WIDTH: Final = 10_000
 _BLANKS: Final = re.compile(r" +$", re.M)
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: its head, and how its cells are set."""
 
     head: str
@@ -190,7 +190,7 @@ def plain_table(*names: str) -> Table:
 
 
 def table(
-    columns: Iterable[Column | str],
+    columns: Iterable[TableColumn | str],
     rows: Iterable[Sequence[str | Text | Name]],
     *,
     names: int = 1,
@@ -201,7 +201,7 @@ def table(
 
     Parameters
     ----------
-    columns : iterable of Column or str
+    columns : iterable of TableColumn or str
         A text is the head of a column of figures.
     rows : iterable of sequences
         The cells of each row.
@@ -214,7 +214,7 @@ def table(
     """
     from rich.text import Text
 
-    heads = [Column(each, right=True) if isinstance(each, str) else each for each in columns]
+    heads = [TableColumn(each, right=True) if isinstance(each, str) else each for each in columns]
     made, lines = plain_table(), []
     for head, right, may_fold, most in heads:
         made.add_column(

@@ -107,7 +107,7 @@ async def followed(
     ending : callable
         Returns whether to end earlier.
     """
-    reader = _Reader(log)
+    reader = _LogReader(log)
     try:
         if lines is not None:
             yield await asyncio.to_thread(reader.skip_to, lines)
@@ -123,7 +123,7 @@ async def followed(
         reader.close()
 
 
-class _Reader:
+class _LogReader:
     """The position up to which a log has been read."""
 
     def __init__(self, log: RankOutput) -> None:
