@@ -162,15 +162,9 @@ def _kept(
     there = [k for k, model in enumerate(table.models) if model in models]
     known = np.array([name in instance.workloads for name in table.names], dtype=bool)
     kept = of_mode & np.isin(table.model, there) & known[table.workload].all(axis=1)
-    others = {
-        mode: len(table) - int(np.count_nonzero(of_mode)) for mode in MODES if mode != sharing
-    }
-    rows = _Rows(
-        table.names,
-        table.models,
-        _of_modes({mode: count for mode, count in others.items() if count}),
-        len(table),
-    )
+    left = len(table) - int(np.count_nonzero(of_mode))
+    others = {mode: left for mode in MODES if mode != sharing and left}
+    rows = _Rows(table.names, table.models, _of_modes(others), len(table))
     found = table.select(kept)
     return found, tuple(_left_out(instance, models, rows, len(found)))
 

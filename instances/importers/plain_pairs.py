@@ -32,6 +32,7 @@ _AT_ONCE: Final = 8192
 _ENDS: Final = ("workload_1", "workload_2")
 _SLOWDOWNS: Final = ("slowdown_1", "slowdown_2")
 _SHARES: Final = ("share_1", "share_2")
+_LETTERS: Final = ((1, "a"), (2, "b"))
 _NOTES: Final = ("driver", "library", "source", "date")
 _REQUIRED: Final = (*_ENDS, *_SLOWDOWNS, "gpu_model")
 _KNOWN: Final = frozenset((*_REQUIRED, *_SHARES, *_NOTES, "mode", "status", "power_w"))
@@ -44,6 +45,10 @@ _MODE_CODES: Final[dict[str, int]] = {
     "": 0,
     "shared": 0,
     **{str(mode): k for k, mode in enumerate(MODES)},
+}
+_SECOND_NAMES: Final = {
+    **{"job_a": "workload_1", "job_b": "workload_2", "device": "gpu_model"},
+    **{f"{name}_{end}": f"{name}_{k}" for name in ("share", "slowdown") for k, end in _LETTERS},
 }
 _LEAST: Final = 0.5
 _MOST: Final = 20.0
@@ -80,7 +85,7 @@ class _Reader:
         return self._whole()
 
     def _take(self, rows: Iterator[list[str]], file: BinaryIO) -> None:
-        header = [name.strip() for name in next(rows, [])]
+        header = [_SECOND_NAMES.get(name.strip(), name.strip()) for name in next(rows, [])]
         if len(set(header)) < len(header) or not set(_REQUIRED) <= set(header) <= _KNOWN:
             raise _UnusualError
         for part in _chunks(rows, file):

@@ -62,6 +62,14 @@ def test_a_whole_table(path):
     assert outcome(path, by_rows=False, instance=found.instance) == found
 
 
+def test_other_names_of_the_columns(path):
+    rows = table()
+    rows[0][:7] = ["job_a", "share_a", "slowdown_a", "job_b", "share_b", "slowdown_b", "device"]
+    path.write_text(text_of(rows))
+    assert plain_pairs(path) is not None
+    assert outcome(path, by_rows=False) == outcome(path, by_rows=True)
+
+
 def test_rows_of_others_are_left_out_with_notes(path):
     rows = table()
     rows[3][0], rows[5][6], rows[7][8] = "zz", "P9", "time_sliced"
