@@ -81,7 +81,8 @@ def simulate(options: Namespace) -> int:
         "metrics": finite_metrics(result.summary),
     }
     print_either(options, data, lambda: run_view(result, told))
-    print_places(options)
+    if not options.json:
+        print_places(options)
     return 0
 
 

@@ -82,6 +82,11 @@ def test_a_run_is_kept(run, small):
     assert RunResult.read("kept").policy == "fifo"
 
 
+def test_json_of_a_run_is_all_that_is_printed(run, small):
+    status, out, _ = run("simulate", *small, "--policy", "fifo", "-o", "stored", "--json")
+    assert (status, json.loads(out)["policy"]) == (0, "fifo")
+
+
 def test_a_run_has_a_page_and_figures(run, small):
     pytest.importorskip("matplotlib")
     places = ("--report", "page.html", "--figures", "figures")
