@@ -50,7 +50,7 @@ class _Named(Record):
     name: Name
 
 
-class _Pairs(NamedTuple):
+class _PairArrays(NamedTuple):
     """Checked slowdowns of pairs, as the arguments of `Slowdowns.of_pairs`."""
 
     workload: NDArray[np.int64]
@@ -90,7 +90,7 @@ class InstanceBuilder:
         self._names: list[str] = []
         self._positions: dict[str, int] = {}
         self._jobs: list[Job] = []
-        self._slowdowns: list[SlowdownEntry | _Pairs] = []
+        self._slowdowns: list[SlowdownEntry | _PairArrays] = []
         self._entries = 0
         self._known: dict[str | None, set[object]] = {}
         self._node_checks = NodeChecks()
@@ -304,7 +304,7 @@ class InstanceBuilder:
         columns["confidence"] = entry.confidence
         columns["model"] = None if entry.gpu_model is None else 0
         models = () if entry.gpu_model is None else (entry.gpu_model,)
-        self._slowdowns.append(_Pairs(workload, models, columns))
+        self._slowdowns.append(_PairArrays(workload, models, columns))
         self._entries += count
 
     def instance(self) -> Instance:
@@ -320,9 +320,11 @@ class InstanceBuilder:
     def _known_slowdowns(self) -> Slowdowns:
         names = tuple(self._names)
         parts = [Slowdowns.of((), names)]
-        for pairs, group in groupby(self._slowdowns, key=lambda part: isinstance(part, _Pairs)):
+        for pairs, group in groupby(
+            self._slowdowns, key=lambda part: isinstance(part, _PairArrays)
+        ):
             if pairs:
-                made = (part for part in group if isinstance(part, _Pairs))
+                made = (part for part in group if isinstance(part, _PairArrays))
                 parts += [Slowdowns.of_pairs(names, w, m, **columns) for w, m, columns in made]
             else:
                 entries = (part for part in group if isinstance(part, SlowdownEntry))

@@ -143,7 +143,7 @@ def _kept_rows(
         and instance.workloads.keys() >= set(found.workloads)
         and found.mode == instance.cluster.sharing
     ]
-    rows = _Rows(
+    rows = _TableRows(
         dict.fromkeys(name for found in pairs.measurements for name in found.workloads),
         dict.fromkeys(found.gpu_model for found in pairs.measurements),
         _other_modes(pairs.measurements, instance.cluster.sharing),
@@ -164,7 +164,7 @@ def _kept(
     kept = of_mode & np.isin(table.model, there) & known[table.workload].all(axis=1)
     left = len(table) - int(np.count_nonzero(of_mode))
     others = {mode: left for mode in MODES if mode != sharing and left}
-    rows = _Rows(table.names, table.models, _of_modes(others), len(table))
+    rows = _TableRows(table.names, table.models, _of_modes(others), len(table))
     found = table.select(kept)
     return found, tuple(_left_out(instance, models, rows, len(found)))
 
@@ -221,7 +221,7 @@ def _of_modes(others: Mapping[SharingMode, int]) -> tuple[str, ...]:
     return tuple(f"{count} of mode {mode} are left out" for mode, count in others.items())
 
 
-class _Rows(NamedTuple):
+class _TableRows(NamedTuple):
     """What the rows of a table are of: names in order of first appearance."""
 
     workloads: Iterable[str]
@@ -230,7 +230,7 @@ class _Rows(NamedTuple):
     total: int
 
 
-def _left_out(instance: Instance, models: set[str], rows: _Rows, kept: int) -> Iterable[str]:
+def _left_out(instance: Instance, models: set[str], rows: _TableRows, kept: int) -> Iterable[str]:
     """Yield notes on rows that were left out."""
     if kept == rows.total:
         return

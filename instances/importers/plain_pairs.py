@@ -54,7 +54,7 @@ _LEAST: Final = 0.5
 _MOST: Final = 20.0
 
 
-class _UnusualError(Exception):
+class _OddTableError(Exception):
     """The table is to be read row by row."""
 
 
@@ -65,12 +65,12 @@ def plain_pairs(path: FilePath) -> Slowdowns | None:
     """
     try:
         with opened(path) as file:
-            return _Reader().read(file)
-    except (_UnusualError, ValidationError, ValueError, KeyError, csv.Error, InputError):
+            return _PairReader().read(file)
+    except (_OddTableError, ValidationError, ValueError, KeyError, csv.Error, InputError):
         return None
 
 
-class _Reader:
+class _PairReader:
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._models: dict[str, int] = {}
@@ -81,19 +81,19 @@ class _Reader:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             self._take(csv.reader(text), file)
         if not self._parts:
-            raise _UnusualError
+            raise _OddTableError
         return self._whole()
 
     def _take(self, rows: Iterator[list[str]], file: BinaryIO) -> None:
         header = [_SECOND_NAMES.get(name.strip(), name.strip()) for name in next(rows, [])]
         if len(set(header)) < len(header) or not set(_REQUIRED) <= set(header) <= _KNOWN:
-            raise _UnusualError
+            raise _OddTableError
         for part in _chunks(rows, file):
             self._parts.append(self._part(dict(zip(header, zip(*part, strict=True), strict=True))))
 
     def _part(self, cells: dict[str, Sequence[str]]) -> dict[str, Any]:
         if not {cell.strip().lower() for cell in set(cells.get("status", ()))} <= {"", "ok"}:
-            raise _UnusualError
+            raise _OddTableError
         for name in _NOTES:
             self._note(name, set(cells.get(name, ())))
         size = len(cells["gpu_model"])
@@ -115,7 +115,7 @@ class _Reader:
             given = [k for k, cell in enumerate(cells["power_w"]) if cell]
             part["power_w"][given] = _floats([cells["power_w"][k] for k in given])
         if not fits(part).all():
-            raise _UnusualError
+            raise _OddTableError
         return part
 
     def _note(self, name: str, values: set[str]) -> None:
@@ -135,7 +135,7 @@ class _Reader:
                 Measurement.model_validate(checked)
                 numbers[name] = len(numbers)
             if cell != name:
-                raise _UnusualError
+                raise _OddTableError
         return np.array([numbers[cell] for cell in cells], dtype=np.int32)
 
     def _whole(self) -> Slowdowns:
@@ -151,7 +151,7 @@ class _Reader:
             or not ((slowdown >= _LEAST) & (slowdown <= _MOST)).all()
             or len({name.casefold() for name in self._names}) < len(self._names)
         ):
-            raise _UnusualError
+            raise _OddTableError
         rank = np.argsort(np.argsort(np.array([*self._names], dtype=object)))
         member = rank[made["workload"]] * CODES + made["share"]
         turned = np.flatnonzero(member[:, 0] > member[:, 1])
@@ -164,7 +164,7 @@ class _Reader:
         source = SOURCES.index("measured")
         found = Slowdowns.of_pairs([*self._names], models=[*self._models], source=source, **made)
         if found.repeated() is not None:
-            raise _UnusualError
+            raise _OddTableError
         return found
 
 
@@ -173,7 +173,7 @@ def _chunks(rows: Iterator[list[str]], file: BinaryIO) -> Iterator[list[list[str
     while part := list(islice(rows, _AT_ONCE)):
         count += len(part)
         if count >= MOST_ROWS or file.tell() > MOST_BYTES:
-            raise _UnusualError
+            raise _OddTableError
         yield part
 
 
@@ -185,8 +185,8 @@ def _floats(cells: Sequence[str]) -> Any:  # noqa: ANN401 (an array)
     together = "".join(cells)
     # Spellings that only Python accepts are no numbers.
     if "_" in together or not together.isascii():
-        raise _UnusualError
+        raise _OddTableError
     found = np.array([*map(float, cells)], dtype=np.float64)
     if np.isnan(found).any():
-        raise _UnusualError
+        raise _OddTableError
     return found

@@ -28,7 +28,7 @@ _END: Final = re.compile(rb"\}\s*\]")
 _IN_PLACE: Final = "the list of slowdowns"
 
 
-class _UnusualError(Exception):
+class _OddTextError(Exception):
     """The text is to be read as a whole."""
 
 
@@ -47,7 +47,7 @@ def read_streamed(file: BinaryIO) -> object | None:
     """
     try:
         return _read(file)
-    except (_UnusualError, ValidationError, ValueError, InputError):
+    except (_OddTextError, ValidationError, ValueError, InputError):
         return None
 
 
@@ -62,7 +62,7 @@ def _read(file: BinaryIO) -> object:
     text = b"".join([head, json.dumps(_IN_PLACE).encode(), tail]).decode("utf-8-sig")
     data = parse_json(text)
     if not isinstance(data, dict) or data.get("slowdowns") != _IN_PLACE:
-        raise _UnusualError
+        raise _OddTextError
     return {**data, "slowdowns": Slowdowns(**gathering.gathered())}
 
 
@@ -72,7 +72,7 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         size += len(chunk)
         marks += sum(map(chunk.count, (b",", b":", b"[", b"{")))
         if size > MOST_BYTES or marks > MOST_MARKS:
-            raise _UnusualError
+            raise _OddTextError
         yield chunk
 
 
@@ -84,7 +84,7 @@ def _before_list(chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
         if found := _START.search(head, seen):
             return head[: found.end()], head[found.end() :].partition(b"[")[2]
         seen = max(0, len(head) - _LONGEST_START)
-    raise _UnusualError
+    raise _OddTextError
 
 
 def _items(left: bytes, chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -99,7 +99,7 @@ def _items(left: bytes, chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]
             left = left[end + 1 :]
         more = next(chunks, None)
         if more is None:
-            raise _UnusualError
+            raise _OddTextError
         left += more
 
 
@@ -108,7 +108,7 @@ def _add(gathering: Gathering, items: bytes) -> None:
     text = b"[%b]" % items
     found = from_json(text)
     if set(map(type, found)) != {dict}:
-        raise _UnusualError
+        raise _OddTextError
     # As many colons as keys: none is given twice.
     if items.count(b":") != sum(map(len, found)):
         found = json.loads(text, object_pairs_hook=_each_once)
@@ -120,5 +120,5 @@ def _add(gathering: Gathering, items: bytes) -> None:
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _UnusualError
+        raise _OddTextError
     return found

@@ -482,21 +482,21 @@ class ByKey(Mapping[EntryKey, SlowdownEntry]):
 
     def items(self) -> ItemsView[EntryKey, SlowdownEntry]:
         """Return the keys and entries, each record made once."""
-        return _Items(self)
+        return _KeyedItems(self)
 
     def values(self) -> ValuesView[SlowdownEntry]:
         """Return the entries."""
-        return _Values(self)
+        return _KeyedValues(self)
 
 
-class _Items(ItemsView[EntryKey, SlowdownEntry]):
+class _KeyedItems(ItemsView[EntryKey, SlowdownEntry]):
     _mapping: ByKey
 
     def __iter__(self) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
         return ((entry.key, entry) for entry in self._mapping._known)
 
 
-class _Values(ValuesView[SlowdownEntry]):
+class _KeyedValues(ValuesView[SlowdownEntry]):
     _mapping: ByKey
 
     def __iter__(self) -> Iterator[SlowdownEntry]:
