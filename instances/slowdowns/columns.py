@@ -38,7 +38,6 @@ from dovetail.instances.slowdowns.layout import (
     COLUMNS,
     DEFAULTS,
     FIELDS,
-    IN_ORDER,
     Bools,
     Floats,
     Ints,
@@ -422,7 +421,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
             part = slice(start, min(end, start + AT_ONCE))
             columns = {
                 FIELDS[name]: self._values(name, part, kind)
-                for name in IN_ORDER
+                for name in FIELDS
                 if self._has(name, part)
             }
             for row in zip(*columns.values(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from dovetail.instances._record import LEAST_POSITIVE, Name
+from dovetail.instances._record import Name
 from dovetail.instances.slowdowns.entry import (
     EACH,
     FIGURES,
@@ -291,8 +292,26 @@ def fits(part: Mapping[str, Any]) -> Bools:
 
 def _within(name: str, column: Floats) -> Bools:
     """Return which numbers are in the range of a field."""
-    least, most = _RANGES[name]
+    least, most = _ranges()[name]
     return np.asarray((column >= least) & (column <= most))
+
+
+@cache
+def _ranges() -> Mapping[str, tuple[float, float]]:
+    """Return the range of each figure, as the record has it."""
+    of_field = SlowdownEntry.model_json_schema()["properties"]
+    found = {}
+    for name in FIGURES:
+        number = of_field[name]["anyOf"][0]
+        number = number.get("items", number)
+        least = number.get(
+            "minimum", math.nextafter(number.get("exclusiveMinimum", -math.inf), math.inf)
+        )
+        most = number.get(
+            "maximum", math.nextafter(number.get("exclusiveMaximum", math.inf), -math.inf)
+        )
+        found[name] = least, most
+    return found
 
 
 _MOST_PARTS: Final = 32
@@ -307,8 +326,3 @@ _CODES: Final[Mapping[str, Mapping[Any, int]]] = {
     "mode": {word: k for k, word in enumerate(MODES)},
 }
 _SHARE_CODES: Final = {share_of(code): code for code in range(CODES)}
-_RANGES: Final = {
-    **dict.fromkeys(EACH, (1e-3, 1e15)),
-    "power_w": (LEAST_POSITIVE, 1e15),
-    "confidence": (math.nextafter(0, 1), math.nextafter(1, 0)),
-}

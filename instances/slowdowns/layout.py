@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.slowdowns.entry import EACH, FIGURES
+from dovetail.instances.slowdowns.entry import EACH, FIGURES, SlowdownEntry
 from dovetail.instances.slowdowns.shares import NO_CAP
 
 Floats = NDArray[np.float64]
@@ -19,17 +19,15 @@ Bools = NDArray[np.bool_]
 COLUMNS: Final = ("row", "model", "workload", "share", *FIGURES, "source", "mode")
 """The names of the columns."""
 
-IN_ORDER: Final = (
-    *("workload", "share", "slowdown", "upper", "p99", "power_w"),
-    *("model", "source", "confidence", "mode"),
-)
-"""The columns in the order of the fields of an entry."""
-
 OF_BOTH: Final = frozenset(("workload", "share", *EACH))
 """The columns with a value for each workload of a pair."""
 
-FIELDS: Final = {**{name: name for name in IN_ORDER}, "workload": "pair", "model": "gpu_model"}
-"""The field of an entry for each column."""
+_NAMED: Final = {"pair": "workload", "gpu_model": "model"}
+
+FIELDS: Final[Mapping[str, str]] = {
+    _NAMED.get(field, field): field for field in SlowdownEntry.model_fields if field != "set"
+}
+"""The field of an entry for each column, in the order of the fields."""
 
 DEFAULTS: Final[Mapping[str, float]] = {
     **dict.fromkeys(COLUMNS, math.nan),
