@@ -7,7 +7,7 @@ or an instance is escaped by the template engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -21,7 +21,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
 from dovetail.instances.reading.raw_files import write_text
-from dovetail.instances.slowdowns.shares import share_code, share_total
+from dovetail.instances.slowdowns.shares import share_total
 from dovetail.planning.comparison import (
     THIS_PLAN,
     PlanComparison,
@@ -293,24 +293,9 @@ def _proof(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield from values(report, plan.objective)
     if found := origins(laid_out):
         yield "slowdowns", found
-    if traffic := list(filter(None, map(_traffic(laid_out), laid_out.gpus))):
-        measured = wording.number(len(traffic), "shared GPU")
-        yield "DRAM traffic", f"{fmean(traffic):,.0f} GB/s on average, measured of {measured}"
     value = "unknown" if report.value is None else wording.figure(report.value)
     broken = len(report.violations) or "none"
     yield "checker", f"{report.objective} {value}; broken rules: {broken}"
-
-
-def _traffic(laid_out: PlanView) -> Callable[[GpuView], float | None]:
-    entries = laid_out.instance.entries
-
-    def of(gpu: GpuView) -> float | None:
-        seats = ((seat.placed.job.workload, share_code(seat.share)) for seat in gpu.seats)
-        key = tuple(sorted(seats))
-        entry = entries.get((gpu.gpu.model, key)) or entries.get((None, key))
-        return entry and entry.dram_gb_s
-
-    return of
 
 
 def _tiles(laid_out: PlanView) -> Sequence[tuple[str, str, str]]:

@@ -88,8 +88,6 @@ class Slowdowns(Sequence[SlowdownEntry]):
         Upper bounds of the slowdowns, and growth of the tail latencies; NaN if not known.
     power_w : (n,) float
         Power of the shared GPU in watts; NaN if not known.
-    dram_gb_s : (n,) float
-        DRAM traffic of the shared GPU in GB/s; NaN if not known.
     confidence : (n,) float
         The confidence of the upper bounds; NaN if not given.
     source : (n,) int
@@ -110,7 +108,6 @@ class Slowdowns(Sequence[SlowdownEntry]):
     upper: Floats
     p99: Floats
     power_w: Floats
-    dram_gb_s: Floats
     confidence: Floats
     source: Ints
     mode: Ints

@@ -39,7 +39,7 @@ SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 EACH: Final = ("slowdown", "upper", "p99")
 """The figures of an entry of which each workload has its own."""
 
-SINGLE: Final = ("power_w", "dram_gb_s", "confidence")
+SINGLE: Final = ("power_w", "confidence")
 """The figures of an entry as a whole."""
 
 FIGURES: Final = (*EACH, *SINGLE)
@@ -61,7 +61,6 @@ class SlowdownEntry(Record):
     upper: tuple[Slowdown, ...] | None = None
     p99: tuple[Slowdown, ...] | None = None
     power_w: Positive | None = None
-    dram_gb_s: Positive | None = None
     gpu_model: Name | None = None
     source: Source | None = None
     confidence: Confidence | None = None
