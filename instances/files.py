@@ -8,6 +8,7 @@ Every mistake of a user is an `InputError`.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from dovetail.instances._record import Record, shown
 from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
-from dovetail.instances.reading.json_text import json_text
+from dovetail.instances.reading.json_text import Lines, json_parts
 from dovetail.instances.reading.plausible import require_entries
 from dovetail.instances.reading.raw_files import (
     FilePath,
@@ -23,7 +24,7 @@ from dovetail.instances.reading.raw_files import (
     opened,
     read_text,
     whole,
-    write_text,
+    write_parts,
 )
 from dovetail.instances.reading.streaming import read_streamed
 from dovetail.instances.reading.syntax import (
@@ -31,8 +32,9 @@ from dovetail.instances.reading.syntax import (
     is_manifest,
     parse_json,
     parse_yaml,
-    yaml_text,
+    yaml_parts,
 )
+from dovetail.instances.slowdowns.lines import entry_lines
 
 _R = TypeVar("_R", bound=Record)
 _YAML_ENDINGS = (".yaml", ".yml")
@@ -117,7 +119,10 @@ def write_instance(instance: Instance, path: FilePath) -> None:
         When the file cannot be written.
     """
     require_type("instance", instance, Instance)
-    write_data(instance.to_data(), path)
+    data = instance.model_copy(update={"slowdowns": ()}).to_data()
+    if len(instance.slowdowns):
+        data["slowdowns"] = Lines(partial(entry_lines, instance.slowdowns))
+    write_data(data, path)
 
 
 def write_plan(plan: Plan, path: FilePath) -> None:
@@ -160,8 +165,8 @@ def write_data(data: object, path: FilePath) -> None:
     InputError
         When the file cannot be written.
     """
-    as_text = yaml_text if _ending(os.fspath(path)) in _YAML_ENDINGS else json_text
-    write_text(path, as_text(data))
+    parts = yaml_parts if _ending(os.fspath(path)) in _YAML_ENDINGS else json_parts
+    write_parts(path, parts(data))
 
 
 def _record(record: type[_R], stamp: str, data: object, path: FilePath) -> _R:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import TypeGuard
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple, TypeGuard
 
 json_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
+class Lines(NamedTuple):
+    """In plain data, a long list whose items become text as they are written.
+
+    Attributes
+    ----------
+    texts : callable
+        Given what makes one line of plain data, yields the lines of items, some at a time.
+    """
+
+    texts: Callable[[Callable[[object], str]], Iterator[list[str]]]
+
+
 def json_text(data: object) -> str:
     """Return plain data as JSON, with each job, node, entry and assignment on its own line."""
-    return _json_block(data, 0) + "\n"
+    return "".join(json_parts(data))
+
+
+def json_parts(data: object) -> Iterator[str]:
+    """Yield the parts of the text of `json_text`; the data may have `Lines`."""
+    yield from _json_block(data, 0)
+    yield "\n"
 
 
 def is_block(value: object, depth: int) -> TypeGuard[dict[str, object] | list[object]]:
@@ -21,16 +40,28 @@ def is_block(value: object, depth: int) -> TypeGuard[dict[str, object] | list[ob
     return depth < 2 or (depth == 2 and isinstance(value, list) and isinstance(value[0], dict))
 
 
-def _json_block(value: object, depth: int) -> str:
-    if not is_block(value, depth):
-        return json_line(value)
-    if isinstance(value, list):
-        return _json_lines("[]", map(json_line, value), depth)
-    members = (f"{json_line(k)}: {_json_block(v, depth + 1)}" for k, v in value.items())
-    return _json_lines("{}", members, depth)
-
-
-def _json_lines(brackets: str, members: Iterable[str], depth: int) -> str:
+def _json_block(value: object, depth: int) -> Iterator[str]:
     margin = "  " * depth
-    lines = f",\n{margin}  ".join(members)
-    return f"{brackets[0]}\n{margin}  {lines}\n{margin}{brackets[1]}"
+    between = f",\n{margin}  "
+    if isinstance(value, Lines):
+        yield from _json_lines(
+            "[]", ((between.join(some),) for some in value.texts(json_line)), margin
+        )
+    elif not is_block(value, depth):
+        yield json_line(value)
+    elif isinstance(value, list):
+        yield from _json_lines("[]", ((json_line(item),) for item in value), margin)
+    else:
+        members = (
+            chain((f"{json_line(k)}: ",), _json_block(v, depth + 1)) for k, v in value.items()
+        )
+        yield from _json_lines("{}", members, margin)
+
+
+def _json_lines(brackets: str, members: Iterable[Iterable[str]], margin: str) -> Iterator[str]:
+    before = f"{brackets[0]}\n{margin}  "
+    for member in members:
+        yield before
+        yield from member
+        before = f",\n{margin}  "
+    yield f"\n{margin}{brackets[1]}"

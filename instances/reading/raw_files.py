@@ -13,7 +13,7 @@ import secrets
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -34,6 +34,10 @@ _CHUNK_BYTES = 2**20
 
 
 _GZIP_MAGIC = b"\x1f\x8b"
+
+
+_GZIP_WBITS = 31
+"""What tells zlib to write a gzip file, with the largest window."""
 
 
 def read_bytes(path: FilePath) -> bytes:
@@ -107,9 +111,24 @@ def write_bytes(path: FilePath, data: bytes) -> None:
     InputError
         When the file cannot be written.
     """
+    _write(path, [data])
+
+
+def write_parts(path: FilePath, parts: Iterable[str]) -> None:
+    """Write the parts of a text to a file, like `write_bytes`; one is in memory at a time.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    _write(path, map(str.encode, parts))
+
+
+def _write(path: FilePath, parts: Iterable[bytes]) -> None:
     name = os.fspath(path)
     try:
-        _write_bytes(name, _packed(data, name))
+        _write_bytes(name, _packed(parts) if name.lower().endswith(".gz") else parts)
     except (OSError, ValueError) as error:
         raise _unwritten(path, error) from None
 
@@ -167,30 +186,33 @@ def whole(file: BinaryIO) -> bytes:
     return content.getvalue()
 
 
-def _packed(data: bytes, name: str) -> bytes:
+def _packed(parts: Iterable[bytes]) -> Iterator[bytes]:
     # No time stamp: the same content gives the same file.
-    return gzip.compress(data, mtime=0) if name.lower().endswith(".gz") else data
+    packing = zlib.compressobj(zlib.Z_BEST_COMPRESSION, wbits=_GZIP_WBITS)
+    yield from map(packing.compress, parts)
+    yield packing.flush()
 
 
-def _write_bytes(name: str, data: bytes) -> None:
+def _write_bytes(name: str, parts: Iterable[bytes]) -> None:
     if name == "-":
         file = _binary(sys.stdout)
         # Earlier output must come first.
         sys.stdout.flush()
-        file.write(data)
+        file.writelines(parts)
         file.flush()
     elif os.path.exists(name) and not os.path.isfile(name):
         # A device or a pipe is written to; moving a file there would replace it.
-        Path(name).write_bytes(data)
+        with Path(name).open("wb") as file:
+            file.writelines(parts)
     else:
-        _replace_file(Path(os.path.realpath(name)), data)
+        _replace_file(Path(os.path.realpath(name)), parts)
 
 
-def _replace_file(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, parts: Iterable[bytes]) -> None:
     temporary = target.with_name(f".dovetail-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():

@@ -18,7 +18,7 @@ import yaml
 
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.json_text import is_block, json_line
+from dovetail.instances.reading.json_text import Lines, is_block, json_line
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_MARKS = 16_000_000
@@ -283,13 +283,13 @@ def _plain_scalar(text: str) -> object:
     return text
 
 
-def yaml_text(data: object) -> str:
-    """Return plain data as YAML, with each job, node, entry and assignment on its own line.
+def yaml_parts(data: object) -> Iterator[str]:
+    """Yield parts of plain data as YAML, with each job, node, entry and assignment on its own line.
 
-    Readers of YAML 1.1 and 1.2 get the same data.
+    The data may have `Lines`. Readers of YAML 1.1 and 1.2 get the same data.
     """
     block = _yaml_block(data, 0) if is_block(data, 0) else [yaml_line(data)]
-    return "\n".join(block) + "\n"
+    return (f"{part}\n" for part in block)
 
 
 def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator[str]:
@@ -301,6 +301,10 @@ def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator
         if is_block(inner, depth + 1):
             yield f"{margin}{_yaml_text(key)}:"
             yield from _yaml_block(inner, depth + 1)
+        elif isinstance(inner, Lines):
+            yield f"{margin}{_yaml_text(key)}:"
+            for some in inner.texts(yaml_line):
+                yield "\n".join(f"{margin}  - {line}" for line in some)
         else:
             yield f"{margin}{_yaml_text(key)}: {yaml_line(inner)}"
 

@@ -422,14 +422,14 @@ class Slowdowns(Sequence[SlowdownEntry]):
             columns = {
                 FIELDS[name]: self._values(name, part, kind)
                 for name in FIELDS
-                if self._has(name, part)
+                if self.has(name, part)
             }
             for row in zip(*columns.values(), strict=True):
                 given = zip(columns, row, strict=True)
                 yield {name: v for name, v in given if v is not None or name == "slowdown"}
 
-    def _has(self, name: str, part: slice) -> bool:
-        """Return whether a field of some entries differs from its default."""
+    def has(self, name: str, part: slice) -> bool:
+        """Return whether a field of some rows differs from its default."""
         if name in _ALWAYS:
             return True
         some = getattr(self, name)[part]

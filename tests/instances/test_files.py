@@ -260,7 +260,7 @@ def test_a_closed_pipe_is_reported_in_one_line():
     ("call", "redirect", "message"),
     [
         ("read_data('-')", "<&-", "standard input: cannot be read: it is closed"),
-        ("write_text('-', '')", ">&-", "standard output: cannot be written: it is closed"),
+        ("write_data('', '-')", ">&-", "standard output: cannot be written: it is closed"),
     ],
 )
 def test_a_closed_stream_is_reported_in_one_line(call, redirect, message):

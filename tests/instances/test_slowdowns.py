@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from dovetail.instances.instance import Instance
+from dovetail.instances.reading.json_text import json_line
+from dovetail.instances.reading.syntax import yaml_line
 from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
 from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.lines import entry_lines
+from tests.instances.odd import TRAPS
 
 COLUMNS = TypeAdapter(SlowdownsField)
 RECORDS = TypeAdapter(tuple[SlowdownEntry, ...])
@@ -38,7 +43,7 @@ def plain(draw: st.DrawFn) -> dict[str, Any]:
         "share": st.none() | st.lists(SHARE, min_size=size, max_size=size),
         "upper": figures.map(lambda values: [value + 2 for value in values]) | figures,
         "p99": figures,
-        "power_w": st.floats(10, 400),
+        "power_w": st.floats(10, 400) | st.just(1e-5),
         "gpu_model": st.sampled_from(["A100", "V100", None]),
         "source": st.sampled_from(["measured", "model", "estimate", None]),
         "confidence": st.sampled_from([0.9, 0.5]),
@@ -76,6 +81,14 @@ def test_they_are_a_sequence_of_their_entries(data):
         assert pickle.loads(pickle.dumps(known)) == deepcopy(known) == known
         with pytest.raises(IndexError):
             known[len(records)]
+
+
+@given(VALID, st.permutations(TRAPS))
+def test_their_lines_in_files_are_those_of_their_entries(data, names):
+    known = COLUMNS.validate_python(data).renamed(dict(zip("abcd", names, strict=False)))
+    for as_text in (json_line, yaml_line):
+        lines = list(chain.from_iterable(entry_lines(known, as_text)))
+        assert lines == [as_text(entry.to_data()) for entry in known]
 
 
 @given(VALID, VALID)
