@@ -171,6 +171,8 @@ def _kept(
 
 def _unknown(instance: Instance, found: Slowdowns, source: str) -> Slowdowns:
     """Return the entries that an instance does not have; refuse those that contradict it."""
+    if not len(instance.slowdowns):
+        return found
     known = instance.slowdowns.numbered(found.names)
     again = np.isin(found.members, known.members)
     by_key = instance.entries

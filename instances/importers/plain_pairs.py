@@ -8,9 +8,8 @@ where.
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+import math
+from collections.abc import Iterable, Mapping
 from statistics import harmonic_mean
 from typing import Any, BinaryIO, Final
 
@@ -20,6 +19,16 @@ from pydantic import ValidationError
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
+from dovetail.instances.importers._cells import (
+    Cells,
+    FloatArray,
+    IntArray,
+    OddBytesError,
+    OddTableError,
+    both,
+    byte_parts,
+    row_parts,
+)
 from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.reading.raw_files import MOST_BYTES, FilePath, opened
 from dovetail.instances.reading.tables import MOST_ROWS
@@ -28,11 +37,9 @@ from dovetail.instances.slowdowns.entry import MODES, SOURCES
 from dovetail.instances.slowdowns.gathering import fits
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP
 
-_AT_ONCE: Final = 8192
 _ENDS: Final = ("workload_1", "workload_2")
 _SLOWDOWNS: Final = ("slowdown_1", "slowdown_2")
 _SHARES: Final = ("share_1", "share_2")
-_LETTERS: Final = ((1, "a"), (2, "b"))
 _NOTES: Final = ("driver", "library", "source", "date")
 _REQUIRED: Final = (*_ENDS, *_SLOWDOWNS, "gpu_model")
 _KNOWN: Final = frozenset((*_REQUIRED, *_SHARES, *_NOTES, "mode", "status", "power_w"))
@@ -46,16 +53,8 @@ _MODE_CODES: Final[dict[str, int]] = {
     "shared": 0,
     **{str(mode): k for k, mode in enumerate(MODES)},
 }
-_SECOND_NAMES: Final = {
-    **{"job_a": "workload_1", "job_b": "workload_2", "device": "gpu_model"},
-    **{f"{name}_{end}": f"{name}_{k}" for name in ("share", "slowdown") for k, end in _LETTERS},
-}
 _LEAST: Final = 0.5
 _MOST: Final = 20.0
-
-
-class _OddTableError(Exception):
-    """The table is to be read row by row."""
 
 
 def plain_pairs(path: FilePath) -> Slowdowns | None:
@@ -65,8 +64,12 @@ def plain_pairs(path: FilePath) -> Slowdowns | None:
     """
     try:
         with opened(path) as file:
-            return _PairReader().read(file)
-    except (_OddTableError, ValidationError, ValueError, KeyError, csv.Error, InputError):
+            try:
+                return _PairReader().read(file, byte_parts(file))
+            except OddBytesError:
+                file.seek(0)
+                return _PairReader().read(file, row_parts(file))
+    except (OddTableError, ValidationError, ValueError, KeyError, csv.Error, InputError):
         return None
 
 
@@ -77,45 +80,44 @@ class _PairReader:
         self._noted: set[tuple[str, str]] = set()
         self._parts: list[dict[str, Any]] = []
 
-    def read(self, file: BinaryIO) -> Slowdowns:
-        with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            self._take(csv.reader(text), file)
+    def read(self, file: BinaryIO, parts: Iterable[dict[str, Cells]]) -> Slowdowns:
+        count = 0
+        for cells in parts:
+            if not self._parts and not set(_REQUIRED) <= cells.keys() <= _KNOWN:
+                raise OddTableError
+            self._parts.append(self._part(cells))
+            count += len(self._parts[-1]["workload"])
+            if count >= MOST_ROWS or file.tell() > MOST_BYTES:
+                raise OddTableError
         if not self._parts:
-            raise _OddTableError
+            raise OddTableError
         return self._whole()
 
-    def _take(self, rows: Iterator[list[str]], file: BinaryIO) -> None:
-        header = [_SECOND_NAMES.get(name.strip(), name.strip()) for name in next(rows, [])]
-        if len(set(header)) < len(header) or not set(_REQUIRED) <= set(header) <= _KNOWN:
-            raise _OddTableError
-        for part in _chunks(rows, file):
-            self._parts.append(self._part(dict(zip(header, zip(*part, strict=True), strict=True))))
-
-    def _part(self, cells: dict[str, Sequence[str]]) -> dict[str, Any]:
-        if not {cell.strip().lower() for cell in set(cells.get("status", ()))} <= {"", "ok"}:
-            raise _OddTableError
+    def _part(self, cells: Mapping[str, Cells]) -> dict[str, Any]:
+        texts = {name: set(column.texts) for name, column in cells.items()}
+        if not {cell.strip().lower() for cell in texts.get("status", ())} <= {"", "ok"}:
+            raise OddTableError
         for name in _NOTES:
-            self._note(name, set(cells.get(name, ())))
-        size = len(cells["gpu_model"])
-        workload = self._numbered(self._names, _both(cells, _ENDS)).reshape(-1, 2)
+            self._note(name, texts.get(name, set()))
+        model = self._numbered(self._models, cells["gpu_model"])
+        size = len(model)
         part: dict[str, Any] = {
-            "workload": workload,
-            "model": self._numbered(self._models, cells["gpu_model"]),
-            "slowdown": _floats(_both(cells, _SLOWDOWNS)).reshape(-1, 2),
+            "workload": self._numbered(self._names, both(cells, _ENDS)).reshape(-1, 2),
+            "model": model,
+            "slowdown": _floats(both(cells, _SLOWDOWNS)).reshape(-1, 2),
             "share": np.zeros((size, 2), dtype=np.int16),
             "mode": np.zeros(size, dtype=np.int8),
             "power_w": np.full(size, np.nan),
         }
         for k, name in enumerate(_SHARES):
             if name in cells:
-                part["share"][:, k] = [_SHARE_CODES[cell] for cell in cells[name]]
+                part["share"][:, k] = _codes(cells[name], _SHARE_CODES)
         if "mode" in cells:
-            part["mode"][:] = [_MODE_CODES[cell] for cell in cells["mode"]]
+            part["mode"][:] = _codes(cells["mode"], _MODE_CODES)
         if "power_w" in cells:
-            given = [k for k, cell in enumerate(cells["power_w"]) if cell]
-            part["power_w"][given] = _floats([cells["power_w"][k] for k in given])
+            part["power_w"][:] = _floats(cells["power_w"], empty=True)
         if not fits(part).all():
-            raise _OddTableError
+            raise OddTableError
         return part
 
     def _note(self, name: str, values: set[str]) -> None:
@@ -127,16 +129,16 @@ class _PairReader:
                 self._noted.add((name, value))
 
     @staticmethod
-    def _numbered(numbers: dict[str, int], cells: Sequence[str]) -> Any:  # noqa: ANN401 (an array)
-        for cell in dict.fromkeys(cells):
+    def _numbered(numbers: dict[str, int], cells: Cells) -> Any:  # noqa: ANN401 (an array)
+        for cell in cells.texts:
             name = cell.strip()
             if name not in numbers:
                 checked = {"workloads": (name, name), "gpu_model": name, "slowdown": None}
                 Measurement.model_validate(checked)
                 numbers[name] = len(numbers)
             if cell != name:
-                raise _OddTableError
-        return np.array([numbers[cell] for cell in cells], dtype=np.int32)
+                raise OddTableError
+        return _codes(cells, numbers)
 
     def _whole(self) -> Slowdowns:
         made = {
@@ -151,7 +153,7 @@ class _PairReader:
             or not ((slowdown >= _LEAST) & (slowdown <= _MOST)).all()
             or len({name.casefold() for name in self._names}) < len(self._names)
         ):
-            raise _OddTableError
+            raise OddTableError
         rank = np.argsort(np.argsort(np.array([*self._names], dtype=object)))
         member = rank[made["workload"]] * CODES + made["share"]
         turned = np.flatnonzero(member[:, 0] > member[:, 1])
@@ -164,29 +166,23 @@ class _PairReader:
         source = SOURCES.index("measured")
         found = Slowdowns.of_pairs([*self._names], models=[*self._models], source=source, **made)
         if found.repeated() is not None:
-            raise _OddTableError
+            raise OddTableError
         return found
 
 
-def _chunks(rows: Iterator[list[str]], file: BinaryIO) -> Iterator[list[list[str]]]:
-    count = 0
-    while part := list(islice(rows, _AT_ONCE)):
-        count += len(part)
-        if count >= MOST_ROWS or file.tell() > MOST_BYTES:
-            raise _OddTableError
-        yield part
+def _codes(cells: Cells, codes: Mapping[str, int]) -> IntArray:
+    return np.array([codes[text] for text in cells.texts], dtype=np.int32)[cells.code]
 
 
-def _both(cells: dict[str, Sequence[str]], names: tuple[str, str]) -> list[str]:
-    return list(chain.from_iterable(zip(cells[names[0]], cells[names[1]], strict=True)))
-
-
-def _floats(cells: Sequence[str]) -> Any:  # noqa: ANN401 (an array)
-    together = "".join(cells)
+def _floats(cells: Cells, *, empty: bool = False) -> FloatArray:
+    """Return the numbers in cells, NaN for empty ones if there may be any."""
+    together = "".join(cells.texts)
     # Spellings that only Python accepts are no numbers.
     if "_" in together or not together.isascii():
-        raise _OddTableError
-    found = np.array([*map(float, cells)], dtype=np.float64)
-    if np.isnan(found).any():
-        raise _OddTableError
-    return found
+        raise OddTableError
+    given = [float(text) for text in cells.texts if text or not empty]
+    if any(map(math.isnan, given)):
+        raise OddTableError
+    numbers = iter(given)
+    each = [next(numbers) if text or not empty else math.nan for text in cells.texts]
+    return np.array(each, dtype=np.float64)[cells.code]

@@ -253,6 +253,8 @@ class Slowdowns(Sequence[SlowdownEntry]):
         """
         chosen = np.sort(np.arange(len(self.row))[rows])
         kept = self.sets if sets is None else {k: self.sets[k] for k in sorted(sets)}
+        if len(chosen) + len(kept) == len(self):
+            return self
         made = {name: taken(getattr(self, name), chosen) for name in COLUMNS}
         places = np.sort(np.concatenate([made["row"], np.array([*kept], dtype=np.int32)]))
         made["row"] = np.searchsorted(places, made["row"]).astype(np.int32)

@@ -6,13 +6,14 @@ import csv
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
-from dovetail.instances.importers import pairs
+from dovetail.instances.importers import _cells, pairs
 from dovetail.instances.importers.plain_pairs import plain_pairs
 
 HEADER = ["workload_1", "share_1", "slowdown_1", "workload_2", "share_2", "slowdown_2"]
@@ -60,6 +61,31 @@ def test_a_whole_table(path):
     assert len(found.instance.slowdowns) == len(WORLD.slowdowns)
     assert found.notes == ()
     assert outcome(path, by_rows=False, instance=found.instance) == found
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_other_spellings_of_a_table(path, monkeypatch, quoting, ending, start):
+    monkeypatch.setattr(_cells, "_BYTES_AT_ONCE", 512)
+    rows = table()
+    # Numbers, a name and a note of several words of bytes, which differ at their ends.
+    rows[2][2], rows[3][2] = 1.2345678901234567, 1.2345678901234565
+    rows[3][0], rows[4][0], rows[5][9] = "ä" * 50, "ä" * 49 + "b", "2026-11-22"
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=ending, quoting=quoting).writerows(rows)
+    path.write_bytes((start + text.getvalue().removesuffix(ending)).encode())
+    assert plain_pairs(path) is not None
+    found = outcome(path, by_rows=False)
+    assert found == outcome(path, by_rows=True)
+    assert len(found.notes) == 2
+
+
+def test_many_different_cells():
+    values = np.arange(200_000) * 7919 % 100_003
+    firsts, code = _cells._in_order(_cells._first_alike(values))
+    assert firsts == list(range(100_003))
+    assert np.array_equal(values[firsts][code], values)
 
 
 def test_other_names_of_the_columns(path):
