@@ -53,7 +53,7 @@ def check(options: Namespace) -> int:
 
 def check_view(report: CheckReport) -> RenderableType:
     """Return the checker's verdict, the recomputed figures and every violation."""
-    from dovetail.planning.views import values
+    from dovetail.planning.views import node_spans, values
 
     broken = number(len(report.violations), "violation")
     return stacked(
@@ -61,7 +61,7 @@ def check_view(report: CheckReport) -> RenderableType:
             ("plan", "valid" if report.valid else f"not valid: {broken}"),
             *values(report, None),
             ("GPUs used", str(report.gpus_used)),
-            ("node spans", str(report.nodes_spanned)),
+            node_spans(report),
         ),
         *(f"violation: {each}" for each in report.violations),
         *(f"warning: {each}" for each in report.warnings),

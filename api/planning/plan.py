@@ -310,7 +310,7 @@ def plan_view(
 
 def _facts(laid_out: PlanView) -> RenderableType:
     """Return the value of the plan and what is proven about it."""
-    from dovetail.planning.views import origins, status, values, verified
+    from dovetail.planning.views import node_spans, origins, status, values, verified
 
     plan, report = laid_out.plan, laid_out.report
     placed = f"{len(laid_out.placed)} of {len(laid_out.instance.jobs)} jobs"
@@ -326,7 +326,7 @@ def _facts(laid_out: PlanView) -> RenderableType:
             f"{placed} ({counted(laid_out.changes)}) on "
             f"{report.gpus_used} of {len(laid_out.gpus)} GPUs",
         ),
-        ("node spans", str(report.nodes_spanned)),
+        node_spans(report),
         ("solver", ", ".join(filter(None, solved))),
         ("verified", verified(plan)),
     )
@@ -378,7 +378,6 @@ def _gpus(laid_out: PlanView) -> Sequence[tuple[str, GpuView, bool]]:
 
 
 def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
-
     memory = f"{gib(gpu.used_mib)}/{gib(gpu.gpu.memory_mib)}"
     # Facts about the GPU are shown once.
     first = {"node": node, "GPU": gpu.gpu.id, "memory GiB": memory}
@@ -387,7 +386,6 @@ def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
 
 
 def _seat_cells(seat: PlannedWorker) -> Mapping[str, str]:
-
     placed = seat.placed
     return {
         "job": placed.job.id,
@@ -428,7 +426,6 @@ def _waiting(laid_out: PlanView) -> Iterator[RenderableType | None]:
 
 
 def _left_out(amount: int, thing: str) -> str | None:
-
     if amount <= 0:
         return None
     more = number(amount, f"more {thing}")
@@ -436,7 +433,7 @@ def _left_out(amount: int, thing: str) -> str | None:
 
 
 def _comparison(comparison: PlanComparison) -> Iterator[RenderableType]:
-    """Yield the values of the plan and of simpler rules, the best marked."""
+    """Yield the values of the plan and of simpler rules."""
     from dovetail.planning.comparison import better, comparison_cells, comparison_columns
 
     objective = comparison.objective

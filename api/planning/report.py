@@ -36,6 +36,7 @@ from dovetail.planning.views import (
     PlacedJob,
     PlannedWorker,
     PlanView,
+    node_spans,
     origins,
     status,
     values,
@@ -410,10 +411,7 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_text(instance)
     yield "slowdowns", _slowdowns_text(instance)
-    yield (
-        "node spans",
-        (f"{laid_out.report.nodes_spanned} (sum over the placed jobs of the nodes they are on)"),
-    )
+    yield node_spans(laid_out.report)
     yield "dovetail", VERSION
 
 

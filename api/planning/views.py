@@ -254,6 +254,12 @@ def values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[
         yield claim.name, f"{figure(claim.value)}   {proven}"
 
 
+def node_spans(report: CheckReport) -> tuple[str, str]:
+    """Return the number of nodes that jobs span, and how it is counted."""
+    counted = "sum over the placed jobs of the nodes they are on"
+    return "node spans", f"{report.nodes_spanned} ({counted})"
+
+
 def origins(laid_out: PlanView) -> str:
     """Return the number of jobs by the origin of their slowdown; empty if all are measured.
 

@@ -98,7 +98,7 @@ class RunsByPolicy:
 
     @property
     def outstanding(self) -> tuple[PolicyRuns, ...]:
-        """The policy of Dovetail and the user's own, whose rank a verdict reports."""
+        """The policy of Dovetail and the user's own, which charts show first."""
         baselines = _baselines()
         return tuple(
             group for group in self.every if group.policy.partition(":")[0] not in baselines

@@ -180,14 +180,17 @@ def size_label(metric: str) -> str:
 def best_line(groups: RunsByPolicy) -> str:
     """Return the policy with the best mean JCT, and the gSLAs that it breaks.
 
-    If it breaks more than the fraction that ``KEPT`` allows, the best that does not follows.
+    Of several with the same mean, it is the one that breaks fewest; the others follow. If it
+    breaks more than the fraction that ``KEPT`` allows, the best that does not follows.
     """
     metric = "jct_mean_s"
-    best = groups.best(metric)
+    best = sorted(groups.best(metric), key=lambda each: each.mean("violation_rate"))
     if not best:
         every = groups.every[0].policy if len(groups.every) == 1 else "all policies the same"
         return f"mean JCT: {every}, {units.measured(metric, groups.every[0].mean(metric))}"
     line = f"best mean JCT: {_with_broken(best[0])}"
+    if len(best) > 1:
+        line += f"; the same: {', '.join(each.policy for each in best[1:])}"
     keepers = [each for each in groups.every if not each.mean("violation_rate") > 1 - KEPT]
     if best[0] in keepers:
         return line

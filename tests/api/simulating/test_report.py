@@ -288,6 +288,13 @@ def test_the_best_policy_that_keeps_its_gslas_is_named_beside_one_that_does_not(
     assert ("at most 1 %" in line) == bool(more)
 
 
+def test_all_policies_with_the_best_mean_are_named():
+    policies = (promised("fifo", 60.0, 0.5), promised("ssf", 60.0, 0.0), promised("mine", 90.0))
+    assert best_line(RunsByPolicy.of(policies)) == (
+        "best mean JCT: ssf 60.0 s; 0 % of gSLAs broken; the same: fifo"
+    )
+
+
 def test_the_best_policies_are_listed_with_the_next():
     policies = (promised("fifo", 120.0), promised("ssf", 90.0), promised("mine", 100.0))
     (row,) = best_table(RunsByPolicy.of(policies)).rows
