@@ -194,10 +194,10 @@ def best_line(groups: RunsByPolicy) -> str:
     keepers = [each for each in groups.every if not each.mean("violation_rate") > 1 - KEPT]
     if best[0] in keepers:
         return line
-    broken = f"that breaks at most {100 * (1 - KEPT):.0f} % of its gSLAs"
+    broken = f"breaks at most {100 * (1 - KEPT):.0f} % of its gSLAs"
     if not keepers:
         return f"{line}; no policy {broken}"
-    return f"{line}; best {broken}: {_with_broken(min(keepers, key=lambda g: g.mean(metric)))}"
+    return f"{line}; best that {broken}: {_with_broken(min(keepers, key=lambda g: g.mean(metric)))}"
 
 
 def _with_broken(group: PolicyRuns) -> str:

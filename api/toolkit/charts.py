@@ -73,6 +73,9 @@ _TOOLTIP: Final = "tooltip:"
 """Prefix of the id of a mark; a page shows the rest when the pointer is over the mark."""
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _LONGEST_NAME: Final = 24
+_LONG_NAMES: Final = 0.35
+"""The part of the width from which on names leave too little of it for a legend."""
+
 _WHISKER: Final[Mapping[str, Any]] = {"elinewidth": 0.8, "capsize": 2.0}
 _ENDINGS: Final = ("pdf", "svg", "png")
 _INDEX: Final = "figures.csv"
@@ -566,8 +569,11 @@ def _short(name: str, most: int) -> str:
 
 def _legend(axes: Axes, columns: int = 3) -> None:
     if axes.get_legend_handles_labels()[0]:
-        place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 0.99), "borderaxespad": 0.1}
-        axes.legend(ncols=columns, columnspacing=1.0, handletextpad=0.5, **place)
+        # Beside long names, there is not enough room to the right of them.
+        long = axes.get_position().x0 > _LONG_NAMES
+        place = ("lower right", (1.02, 0.99)) if long else ("lower left", (-0.02, 0.99))
+        around = {"loc": place[0], "bbox_to_anchor": place[1], "borderaxespad": 0.1}
+        axes.legend(ncols=columns, columnspacing=1.0, handletextpad=0.5, **around)
 
 
 def _log(axes: Axes, axis: str) -> None:

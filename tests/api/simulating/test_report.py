@@ -275,7 +275,7 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
         # 60 against 120 s and 90 s.
         ((0.0, 0.01, 0.31), "ssf 1.50 min; 1.00 % of gSLAs broken"),
         ((0.0, 0.02, 0.31), "fifo 2.00 min; 0 % of gSLAs broken"),
-        ((0.1, 0.02, 0.31), "no policy that breaks at most 1 % of its gSLAs"),
+        ((0.1, 0.02, 0.31), "no policy breaks at most 1 % of its gSLAs"),
         ((0.0, 0.5, 0.01), ""),
         ((math.nan,) * 3, ""),
     ],

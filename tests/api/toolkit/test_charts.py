@@ -12,6 +12,7 @@ import pytest
 from dovetail.instances._frames import frame
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.charts import (
+    WIDTH_IN,
     bars,
     check_figures,
     curves,
@@ -93,6 +94,22 @@ def test_hostile_names_stay_text():
     page = Page(f'<html lang="en">{svg(every_kind()[0])}</html>')
     assert "script" not in [tag for tag, _ in page.tags]
     assert "$x^2$" in page.text["text"]
+
+
+@pytest.mark.parametrize("name", ["a", "a-name-of-fourteen", "a-long-name-" * 8])
+def test_a_legend_beside_long_names_is_not_cut_off(name):
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [{"job": name, "slowdown": 1.2, "at most": 1.3, "gSLA": 1.5}]
+    chart = dots("marks", "Marks", frame(rows, rows[0]), "slowdown")
+    with rc_context({"font.size": 8, "legend.fontsize": 7.5}):
+        figure = Figure(figsize=(WIDTH_IN, chart.height_in))
+        chart.draw(figure)
+        box = figure.axes[0].get_legend().get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
 
 
 def test_every_chart_is_three_figures_and_its_data(tmp_path):
