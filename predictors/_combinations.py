@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
+import numpy as np
+
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdowns.entry import EntryKey
 from dovetail.instances.slowdowns.shares import caps_of
-from dovetail.predictors.predictor import UNCAPPED, Split
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, IntArray, Split
 
 Members = tuple[tuple[str, int], ...]
 """Sorted workloads with their shares, the second part of an entry's key."""
@@ -88,13 +90,30 @@ def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
 
 def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
     """Return the combinations that need no entry: known for the GPU model, or for all."""
-    models: dict[Members, set[str | None]] = {}
-    for entry in instance.slowdowns:
-        model, members = entry.key
-        models.setdefault(members, set()).add(model)
+    known = instance.slowdowns
     present = {place.gpu.model for place in instance.places.values()}
     wanted = present if gpu_model is None else {gpu_model}
-    return {key for key, known in models.items() if None in known or wanted <= known}
+    code, rows, members = np.unique(known.members, return_index=True, return_inverse=True)
+    settled = np.ones(len(code), dtype=np.bool_)
+    for model in wanted:
+        settled &= _among(members, known.of_model(model), len(code))
+    settled |= _among(members, known.model == -1, len(code))
+    found = rows[settled]
+    ends = zip(known.workload[found].tolist(), known.share[found].tolist(), strict=True)
+    names = known.names
+    keys = {members_of((names[a], names[b]), (x, y)) for (a, b), (x, y) in ends}
+    of_sets: dict[Members, set[str | None]] = {}
+    for entry in known.sets.values():
+        on, together = entry.key
+        of_sets.setdefault(together, set()).add(on)
+    return keys | {key for key, on in of_sets.items() if None in on or wanted <= on}
+
+
+def _among(members: IntArray, rows: BoolArray, count: int) -> BoolArray:
+    """Return which of the numbered combinations some of these rows have."""
+    found = np.zeros(count, dtype=np.bool_)
+    found[members[rows]] = True
+    return found
 
 
 def members_of(pair: tuple[str, str], shares: Split) -> Members:

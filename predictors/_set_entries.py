@@ -126,20 +126,21 @@ class _UncappedPairs:
         shape = (len(names), len(names))
         slowdown, upper, tail = (np.full(shape, np.nan) for _ in range(3))
         bounded, tailed = (np.zeros(shape, dtype=np.bool_) for _ in range(2))
-        for (i, first), (j, second) in combinations_with_replacement(enumerate(names), 2):
-            members = members_of((first, second), (UNCAPPED, UNCAPPED))
-            entry = instance.entries.get((gpu_model, members)) or instance.entries.get(
-                (None, members)
+        known = instance.slowdowns
+        place = {name: k for k, name in enumerate(names)}
+        places = np.array([place.get(name, -1) for name in known.names], dtype=np.int64)
+        ends = places[known.workload]
+        rows = known.model == -1 if gpu_model is None else known.holds_on(gpu_model)
+        rows = rows & known.may_share & (known.share == UNCAPPED).all(axis=1)
+        rows &= (ends >= 0).all(axis=1)
+        for k in range(2):
+            at = ends[rows, k], ends[rows, 1 - k]
+            found, high, late = (
+                column[rows, k] for column in (known.slowdown, known.upper, known.p99)
             )
-            if entry is None or entry.slowdown is None:
-                continue
-            ends = ((i, j), (j, i)) if entry.workloads == (first, second) else ((j, i), (i, j))
-            for k, end in enumerate(ends):
-                slowdown[end] = entry.slowdown[k]
-                upper[end] = (entry.upper or entry.slowdown)[k]
-                bounded[end] = entry.upper is not None
-                tail[end] = (entry.p99 or entry.upper or entry.slowdown)[k]
-                tailed[end] = entry.p99 is not None
+            bounded[at], tailed[at] = ~np.isnan(high), ~np.isnan(late)
+            slowdown[at], upper[at] = found, np.where(bounded[at], high, found)
+            tail[at] = np.where(tailed[at], late, upper[at])
         mode = instance.cluster.sharing
         return cls(gpu_model, mode, names, slowdown, upper, bounded, tail, tailed)
 

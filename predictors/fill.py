@@ -13,9 +13,10 @@ import numpy as np
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry, Source
 from dovetail.instances.slowdowns.isolated import isolated_entries
-from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, caps_of
 from dovetail.predictors._combinations import (
     PairAtShares,
     gang_sizes,
@@ -188,7 +189,9 @@ def in_doubt(
         if not isinstance(model, TrainedPredictor) or model.fit(gpu_model).bound is None
     ]
     rows = _limited(unknown_rows(filled, known, gpu_models, mixed))
-    known_pairs = {tuple(sorted(entry.workloads)) for entry in filled.slowdowns}
+    names = filled.slowdowns.names
+    ends = np.unique(filled.slowdowns.workload, axis=0).tolist()
+    known_pairs = {tuple(sorted((names[a], names[b]))) for a, b in ends}
     pairs = dict.fromkeys(row.pair for row in rows if not promised.isdisjoint(row.pair))
     return tuple(pair for pair in pairs if tuple(sorted(pair)) not in known_pairs)
 
@@ -233,8 +236,7 @@ def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[Slow
     """Yield the entries of ``made`` at which pairs that never ran may share."""
     promised = _promised(instance)
     capped = [_all_capped(entry) for entry in made]
-    known = (e for e in instance.slowdowns if e.slowdown is not None and _all_capped(e))
-    can_cap = {_place(entry) for entry in known}
+    can_cap = _places_of_caps(instance.slowdowns)
     can_cap |= {_place(entry) for entry, caps in zip(made, capped, strict=True) if caps}
     none = (math.nan, math.nan)
     allowed = may_share(
@@ -247,6 +249,15 @@ def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[Slow
     for entry, may in zip(made, allowed.tolist(), strict=True):
         if may or entry.source == "measured":
             yield entry
+
+
+def _places_of_caps(known: Slowdowns) -> set[tuple[str | None, ...]]:
+    """Return the GPU models and workloads of pairs that may share, each with a cap."""
+    capped = (known.share != NO_CAP) & (known.share != BEST_EFFORT)
+    rows = known.may_share & capped.all(axis=1)
+    places = np.unique(np.column_stack([known.model, known.workload])[rows], axis=0).tolist()
+    models, names = (*known.models, None), known.names
+    return {(models[model], *sorted((names[a], names[b]))) for model, a, b in places}
 
 
 def _all_capped(entry: SlowdownEntry) -> bool:

@@ -330,9 +330,13 @@ class Slowdowns(Sequence[SlowdownEntry]):
         odd[idle[behind.any(axis=1)]] = True
         return sorted([*self.row[odd].tolist(), *self.sets])
 
+    def of_model(self, model: str) -> Bools:
+        """Return the rows for one GPU model alone."""
+        return np.asarray(self.model == (self.models.index(model) if model in self.models else -2))
+
     def holds_on(self, model: str) -> Bools:
         """Return the rows that hold on a GPU model: its own, which come before those for all."""
-        own = self.model == (self.models.index(model) if model in self.models else -2)
+        own = self.of_model(model)
         for_all = self.model == -1
         if own.any() and for_all.any():
             for_all &= ~np.isin(self.members, self.members[own])
