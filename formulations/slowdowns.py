@@ -235,7 +235,8 @@ class KnownPairs:
         least = one * CODES * self._members
         first, last = np.searchsorted(keys, [least, least + CODES * self._members])
         with_other = keys[first:last] % self._members // CODES == other
-        return self._turned(np.sort(rows[first:last][with_other]))
+        found = rows[first:last][with_other]
+        return self._turned(np.sort(found)) if len(found) else self.rows.take(slice(0, 0))
 
     def splits(self, share_sum: int) -> SplitTables:
         """Return the pairs whose caps sum to at most ``share_sum`` percent as tables."""
@@ -668,6 +669,8 @@ class InstanceSlowdowns(KnownSlowdowns):
             found = self.pairs(model).both(one, other)
         else:
             found = self._sets.seats(model, [workload for workload, _ in wanted])
+        if not len(found):
+            return found
         may = percent(found.share).sum(axis=1) <= self.rules.share_sum
         for k, (_, share) in enumerate(wanted):
             allowed = self._starting if share == ANY_SHARE else share

@@ -24,6 +24,7 @@ from dovetail.instances.slowdowns.gathering import Gathering
 _CHUNK_BYTES: Final = 2**19
 _START: Final = re.compile(rb'"slowdowns"\s*:\s*(?=\[\s*\{)')
 _LONGEST_START: Final = 200
+_LONGEST_ITEM: Final = 2**20
 _END: Final = re.compile(rb"\}\s*\]")
 _IN_PLACE: Final = "the list of slowdowns"
 
@@ -78,11 +79,12 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 
 def _before_list(chunks: Iterator[bytes]) -> tuple[bytes, bytes]:
     """Return the text before the list of slowdowns, and what was read of the list."""
-    head, seen = b"", 0
+    head, seen = bytearray(), 0
     for chunk in chunks:
         head += chunk
         if found := _START.search(head, seen):
-            return head[: found.end()], head[found.end() :].partition(b"[")[2]
+            end = found.end()
+            return bytes(head[:end]), bytes(head[end:]).partition(b"[")[2]
         seen = max(0, len(head) - _LONGEST_START)
     raise _OddTextError
 
@@ -98,7 +100,7 @@ def _items(left: bytes, chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]
             yield left[:end], b""
             left = left[end + 1 :]
         more = next(chunks, None)
-        if more is None:
+        if more is None or len(left) > _LONGEST_ITEM:
             raise _OddTextError
         left += more
 

@@ -92,9 +92,12 @@ class Gathering:
                 pairs.append(entry)
                 rows.append(place)
         if pairs:
-            values = {name: [getattr(e, name) for e in pairs] for name in _PAIR_FIELDS}
-            part = self._arrays(values)
-            assert part is not None
+            part = self._arrays(_fields(pairs))
+            if part is None:
+                # A copy of a record may have been given NumPy's numbers, or others.
+                pairs = [SlowdownEntry.model_validate(dict(entry)) for entry in pairs]
+                part = self._arrays(_fields(pairs))
+                assert part is not None
             self._take({**part, "row": np.array(rows, dtype=np.int32)})
 
     def gathered(self) -> dict[str, Any]:
@@ -192,7 +195,11 @@ class Gathering:
             return _ODD
         number = self._models
         found = [-1 if name is None else number[name] for name in rows]
-        return np.array(found, dtype=np.int16)
+        return np.array(found, dtype=TYPES["model"])
+
+
+def _fields(pairs: Sequence[SlowdownEntry]) -> dict[str, list[Any]]:
+    return {name: [getattr(entry, name) for entry in pairs] for name in _PAIR_FIELDS}
 
 
 def _number_new(number: dict[str, int], names: Iterable[str]) -> bool:

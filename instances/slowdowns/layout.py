@@ -39,7 +39,7 @@ AT_ONCE: Final = 4096
 """How many rows become Python objects at a time, or the other way round."""
 
 TYPES: Final[Mapping[str, type[np.generic]]] = {
-    **{"row": np.int32, "model": np.int16, "workload": np.int32, "share": np.int16},
+    **{"row": np.int32, "model": np.int32, "workload": np.int32, "share": np.int16},
     **{"source": np.int8, "mode": np.int8},
     **dict.fromkeys(FIGURES, np.float64),
 }

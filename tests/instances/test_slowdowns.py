@@ -197,3 +197,20 @@ def test_columns_cannot_be_written_to():
     known = Slowdowns.of([SlowdownEntry(pair=("a", "b"), slowdown=(1.1, 1.2))])
     with pytest.raises(ValueError, match="read-only"):
         known.slowdown[0] = 2.0
+
+
+def test_more_gpu_models_than_a_short_number_holds():
+    entries = [
+        SlowdownEntry(pair=("a", "b"), slowdown=(1.1, 1.2), gpu_model=f"g{k}") for k in range(33000)
+    ]
+    known = Slowdowns.of(entries)
+    assert known[-1].gpu_model == "g32999"
+    assert known.repeated() is None
+
+
+def test_a_copied_record_may_hold_numbers_of_numpy():
+    entry = SlowdownEntry(pair=("a", "b"), slowdown=(1.1, 1.2))
+    copied = entry.model_copy(update={"slowdown": (np.float64(1.3), np.float64(1.4))})
+    assert Slowdowns.of([entry, copied])[1].slowdown == (1.3, 1.4)
+    with pytest.raises(ValidationError, match="greater than or equal"):
+        Slowdowns.of([entry.model_copy(update={"slowdown": (np.float64(0), 1.4)})])

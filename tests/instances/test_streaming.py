@@ -112,3 +112,11 @@ def test_an_error_names_its_place():
         InputError, match=r"slowdowns\[300\]\.slowdown\[1\]: must be >= 0.001, got 0"
     ):
         parse_instance(json.dumps(data), "x.json")
+
+
+def test_a_long_text_without_items_is_not_searched_again_for_each_part(monkeypatch):
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(streaming, "_LONGEST_ITEM", 1000)
+    file = io.BytesIO(b'{"slowdowns": [{"pair": ["' + b"a" * 10_000 + b'"]}]}')
+    assert read_streamed(file) is None
+    assert file.tell() <= 1200
