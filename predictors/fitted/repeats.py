@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.instances._record import AnyShare
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
@@ -29,6 +29,9 @@ _Colocation = tuple[SharingMode, str, tuple[_Member, ...]]
 
 WORTH: Final = 5
 """How many measurements the prior is worth."""
+
+_MOST: Final = 1e15
+"""The largest figure of an entry; the bound of measurements below it may exceed it."""
 
 
 class Repeats(NamedTuple):
@@ -78,7 +81,8 @@ def measured_slowdowns(
     """Return what was measured of workloads that shared a GPU: each pair and each set once.
 
     Slowdowns and p99s have the mean and the bound of ``repeats_of``; of p99s, only the bound is in
-    the table. A set has p99s if all its measurements have. A power is the mean.
+    the table. A set has p99s if all its measurements have. A power is the mean. Workloads that were
+    all at ``idle`` are left out, as nothing ran whose idle time they used.
 
     Returns
     -------
@@ -89,6 +93,8 @@ def measured_slowdowns(
     """
     repeated: dict[_Colocation, list[Measurement]] = {}
     for one in measurements:
+        if all(share == IDLE for share in one.shares):
+            continue
         members = sorted(zip(one.workloads, one.shares, strict=True), key=_member_order)
         repeated.setdefault((one.mode, one.gpu_model, tuple(members)), []).append(one)
     found = {where: _figures(where[2], same, confidence) for where, same in repeated.items()}
@@ -147,8 +153,8 @@ def _entry(
         set=None if pair else names,
         share=tuple(share for _, share in members),
         slowdown=tuple(each.mean for each in figures.slowdown) if together else None,
-        upper=tuple(each.upper for each in figures.slowdown) if together else None,
-        p99=tuple(figures.p99) if together and figures.tails else None,
+        upper=tuple(min(each.upper, _MOST) for each in figures.slowdown) if together else None,
+        p99=tuple(min(tail, _MOST) for tail in figures.p99) if together and figures.tails else None,
         gpu_model=gpu_model,
         source="measured",
         mode=mode,

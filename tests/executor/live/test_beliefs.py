@@ -203,3 +203,19 @@ def test_a_workload_that_leaves_no_idle_time_has_no_isolated_pair():
     full = SoloProfile(workload="a/a", gpu_model="A100", metrics=Metrics(gpu_util=1.0))
     table = table_of(Beliefs(data([full, TWO[1]])), caps=(UNCAPPED, BEHIND, BEHIND[::-1]))
     assert table.belief("A100", BEHIND, "a/a", "b/b") is None
+
+
+def test_runs_that_were_left_at_idle_say_nothing_of_a_pair():
+    # Two best-effort runs, after the run in whose idle time they ran has ended.
+    left = [together("a/a", "b/b", slowdown, ("idle", "idle")) for slowdown in ((1.2, 1.4), None)]
+    known = together("a/a", "b/b", (1.02, 3.0), BEHIND)
+    beliefs = Beliefs(data(TWO, [*left, known]))
+    table = table_of(beliefs, caps=(UNCAPPED, BEHIND, BEHIND[::-1]))
+    assert table.belief("A100", UNCAPPED, "b/b", "a/a").slowdown == pytest.approx(LAW)
+    assert table.belief("A100", BEHIND, "a/a", "b/b").source == "measured once"
+
+
+def test_the_bound_of_the_largest_slowdown_is_the_largest_number():
+    beliefs = Beliefs(data(TWO, [together("a/a", "b/b", (1e15, 1.0))]))
+    found = table_of(beliefs).belief("A100", UNCAPPED, "a/a", "b/b")
+    assert (found.slowdown, found.upper) == (1e15, 1e15)
