@@ -85,6 +85,11 @@ class Machines:
         return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))
 
     @cached_property
+    def gpu_room_mib(self) -> list[float]:
+        """The most memory that jobs may need on each GPU, in MiB."""
+        return list(map(room_mib, self.memory_mib))
+
+    @cached_property
     def memory_by_model(self) -> list[tuple[float, float]]:
         """The least and the most memory that jobs may need on a GPU of each model, in MiB."""
         held: list[list[float]] = [[] for _ in self.models]

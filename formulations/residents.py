@@ -138,7 +138,7 @@ def closed_gpus(compiled: Round, held: Iterable[str]) -> set[str]:
     """
     closed: set[str] = set()
     over: set[int] = set()
-    gsla = compiled.jobs.gsla
+    most = most_bound(compiled.jobs.gsla).tolist()
     for gpu in held:
         bounds = _bounds(compiled, gpu)
         if bounds is None or _overfull(compiled, gpu):
@@ -146,7 +146,7 @@ def closed_gpus(compiled: Round, held: Iterable[str]) -> set[str]:
         # Jobs that no entry allows to share are treated as alone, on all GPUs of their gangs.
         each = _on_host(compiled, gpu, _each_alone(compiled, gpu)) if bounds is None else bounds
         for resident, bound in zip(compiled.residents[gpu], each, strict=True):
-            if bound > most_bound(float(gsla[resident.variant.job])):
+            if bound > most[resident.variant.job]:
                 over.add(resident.variant.job)
     ids = compiled.machines.gpu_ids
     return closed.union(ids[gpu] for k in over for gpu in compiled.jobs.held[k][0])

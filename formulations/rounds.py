@@ -318,10 +318,15 @@ class Round:
         until_s = np.full(len(machines), np.inf)
         for gpu, moment_s in self.until_s.items():
             until_s[gpu] = moment_s
-        node = np.array(machines.node, np.int64)
-        tight = np.where(self.hosts.tight[node], node, -1) if self.hosts else np.zeros_like(node)
-        kind = np.array(machines.kind, np.int64)
-        runs = _alike(kind[gpus], held[gpus], until_s[gpus], tight[gpus])
+        columns: list[NDArray[Any]] = [held[gpus]]
+        if len(machines.kinds) > 1:
+            columns.append(np.array(machines.kind, np.int64)[gpus])
+        if self.until_s:
+            columns.append(until_s[gpus])
+        if self.hosts:
+            node = np.array(machines.node, np.int64)
+            columns.append(np.where(self.hosts.tight[node], node, -1)[gpus])
+        runs = _alike(*columns)
         members = [gpus[run] for run in runs]
         named = [tuple([machines.gpu_ids[gpu] for gpu in part.tolist()]) for part in members]
         closed = closed_gpus(self, [names[0] for names in named if names[0] in residents])

@@ -148,6 +148,18 @@ class Colocations(RowColumns):
             self.power_w,
         )
 
+    def able(self, held: int, waiting: Ints) -> Ints:
+        """Return the rows whose places after the first ``held`` these jobs can take.
+
+        ``waiting`` is the number of jobs of each workload.
+        """
+        free = self.workload[:, held:]
+        number = waiting.take(free)
+        enough = number > 0
+        if free.shape[1] > 1:
+            enough &= number >= (free[:, :, None] == free[:, None]).sum(axis=2)
+        return np.flatnonzero(enough.all(axis=1))
+
     def twins(self, held: int) -> Bools:
         """Return which places are interchangeable with the place before them, (n, size).
 
@@ -513,6 +525,7 @@ class KnownSlowdowns:
         self.limited = {model: jobs for model, jobs in most if jobs < rules.max_jobs_per_gpu}
         self._starting = np.array([NO_CAP, *map(share_code, rules.shares)], dtype=np.int64)
         self._alone = tuple(workloads.values())
+        self._found: dict[tuple[str, Members], Sharing | None] = {}
         self._joins: dict[tuple[str, Members], Sequence[Colocations]] = {}
         self._least: dict[str, Floats] = {}
 
@@ -531,6 +544,12 @@ class KnownSlowdowns:
 
     def find(self, model: str, members: Sequence[Member]) -> Sharing | None:
         """Return the figures of the members on a GPU model, or None if they may not share."""
+        key = model, tuple(members)
+        if key not in self._found:
+            self._found[key] = self._find(*key)
+        return self._found[key]
+
+    def _find(self, model: str, members: Members) -> Sharing | None:
         if len(members) > self.limited.get(model, np.inf):
             return None
         if len(members) == 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -86,12 +87,12 @@ class Groups:
     def __len__(self) -> int:
         return len(self.gpu_class)
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """The number of jobs of each group, (n,)."""
         return np.diff(self.start)
 
-    @property
+    @cached_property
     def group_of_member(self) -> Ints:
         """The group that each member belongs to, (m,)."""
         return np.repeat(np.arange(len(self)), self.sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -99,13 +100,9 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
 
 
 class _Joins(NamedTuple):
-    """Colocations on classes of GPUs with the variants that run there; a row of each for each.
-
-    ``classes``, (s,); ``residents``, (s, held).
-    """
+    """Colocations on classes of GPUs, a row of ``classes``, (s,), for each row of ``known``."""
 
     classes: Ints
-    residents: Ints
     known: Colocations
 
     @classmethod
@@ -113,7 +110,6 @@ class _Joins(NamedTuple):
         """Return the rows of all parts, which have equally many residents and free places."""
         return cls(
             np.concatenate([part.classes for part in parts]),
-            np.concatenate([part.residents for part in parts]),
             Colocations.joined([part.known for part in parts]),
         )
 
@@ -131,7 +127,7 @@ class _Lister(RowRules):
         self.budget = budget
         self.complete = True
         self.ceiling: Ceiling | None = None
-        self.members, self.most = 0, room_bytes() / _MEMBER_BYTES
+        self.members = 0
         self.named = self.pending & (self.kinds.copies[self.job] > 0)
         self.pool, self.starts, self.counts = self._pool()
         self._measured = measured_slowdowns(compiled)
@@ -241,24 +237,20 @@ class _Lister(RowRules):
                 self.complete = False
                 break
             self.budget.spend(_STEPS_PER_KIND)
-            residents = self._residents(classes)
             for known in self.round.entries.joins(model, held):
-                free = known.workload[:, len(held) :]
                 if self.values.pairs_only and known.workload.shape[1] > 2:
                     continue
-                wanted = (free[:, :, None] == free[:, None]).sum(axis=2)
-                able = np.flatnonzero((waiting[free] >= wanted).all(axis=1))
+                able = known.able(len(held), waiting)
                 if len(able):
-                    holder = np.repeat(np.arange(len(classes)), len(able))
                     joins = _Joins(
-                        np.array(classes, dtype=np.int64)[holder],
-                        residents[holder],
-                        known.take(np.tile(able, len(classes))),
+                        np.repeat(np.array(classes, dtype=np.int64), len(able)),
+                        known.take(able if len(classes) == 1 else np.tile(able, len(classes))),
                     )
                     ways[known.share.shape[1], len(held)].append(joins)
         by_size: dict[int, list[CandidateRows]] = defaultdict(list)
-        for (size, _), parts in ways.items():
-            by_size[size].append(self._joining(*_Joins.joined(parts)))
+        for (size, number), parts in ways.items():
+            of, known = _Joins.joined(parts)
+            by_size[size].append(self._joining(of, self._residents[of, :number], known))
         found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(candidates) for candidates in found]
 
@@ -289,16 +281,20 @@ class _Lister(RowRules):
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
         return self.candidate_rows(classes, first, count, known, held)
 
-    def _residents(self, classes: Sequence[int]) -> Ints:
-        """Return the variants of the residents of classes with equally many, one row per class."""
-        # A running job has one variant.
-        jobs = [[r.variant.job for r in self.round.classes[k].residents] for k in classes]
-        return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
+    @cached_property
+    def _residents(self) -> Ints:
+        """The variants of the residents of each class, one row per class; the rest is filled up."""
+        classes, most = self.round.classes, int(self.round.class_residents.max(initial=0))
+        jobs = np.zeros((len(classes), most), dtype=np.int64)
+        for k in np.flatnonzero(self.round.class_residents).tolist():
+            held = classes[k].residents
+            jobs[k, : len(held)] = [resident.variant.job for resident in held]
+        return self.first_of_job[jobs]  # a running job has one variant
 
     def _untouched(self, classes: Sequence[int]) -> Rows:
         """Return for each class the group of its residents without a newcomer."""
         held = [self.round.classes[k] for k in classes]
-        residents = self._residents(classes)
+        residents = self._residents[classes, : len(held[0].residents)]
         alone = self.round.jobs.slowdown[self.job[residents]]
         for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
             alone[k] = resident_slowdowns(self.round, held[k].gpus[0])
@@ -338,7 +334,7 @@ class _Lister(RowRules):
         """Return the groups of two or more jobs that some best plan may need."""
         found: list[tuple[Rows, Ints]] = []
         for part in self._in_time(candidates):
-            if self.members > self.most:
+            if self.members and self.members > room_bytes() / _MEMBER_BYTES:
                 self.complete = False
                 break
             found.append(self._seated(*part))

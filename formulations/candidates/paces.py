@@ -68,9 +68,10 @@ def paced(
     kept, wide = [], []
     for part in parts:
         narrow, starts, gang = _kinds(compiled, part, job_of[part.variant])
-        kept.append(part.take(narrow))
-        wide.append(_Wide(part.take(starts), gang[starts]))
-    if not any(len(part.rows) for part in wide):
+        kept.append(part if narrow.all() else part.take(narrow))
+        if starts.any():
+            wide.append(_Wide(part.take(starts), gang[starts]))
+    if not wide:
         return kept, list(variants)
     return _Offers(compiled, values, wide, list(variants)).added_to(kept)
 
@@ -112,6 +113,7 @@ class _Offers:
         slowdown = np.concatenate([w.of_gang(w.rows.slowdown) for w in wide])
         gpu_class = np.concatenate([w.rows.gpu_class for w in wide])
         chosen, pace = self._expanded(variant, slowdown, gpu_class)
+        self._job = np.array([v.job for v in variants], dtype=np.int64)
         self._rows: list[Rows] = []
         found = []
         for k, w in enumerate(wide):
@@ -153,7 +155,7 @@ class _Offers:
     def _worth(self, wide: _Wide, row: Ints, pace: Ints) -> tuple[Floats, Floats]:
         """Return the worth of each of a gang's GPUs at its pace, and the gain of the gang."""
         rows, gang = wide.rows.take(row), wide.gang[row][:, None]
-        job = np.array([v.job for v in self._variants], dtype=np.int64)[rows.variant]
+        job = self._job[rows.variant]
         variant, slowdown = rows.variant.copy(), rows.slowdown.copy()
         np.put_along_axis(variant, gang, self._first + pace[:, None], axis=1)
         np.put_along_axis(slowdown, gang, np.array(self._limit)[pace][:, None], axis=1)
@@ -183,7 +185,7 @@ class _Offers:
         gpu_class = np.concatenate([rows.gpu_class for rows in self._rows])
         pace = np.concatenate([rows.variant.max(axis=1) for rows in self._rows]) - self._first
         jobs = self._round.jobs
-        of_pace = np.array([v.job for v in self._variants[self._first :]], dtype=np.int64)
+        of_pace = self._job[self._first :]
         workers = jobs.workers[of_pace]
         # The best row of each class, then the best classes.
         order = np.lexsort((-self._each, gpu_class, pace))

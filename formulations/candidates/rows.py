@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
@@ -31,7 +31,10 @@ class RowColumns:
 
     def take(self, which: Ints | Bools | slice) -> Self:
         """Return the selected rows."""
-        return type(self)(*(column[which] for column in self._columns))
+        if isinstance(which, slice):
+            return type(self)(*(column[which] for column in self._columns))
+        rows = np.flatnonzero(which) if which.dtype == bool else which
+        return type(self)(*(column.take(rows, axis=0) for column in self._columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -39,8 +42,8 @@ class RowColumns:
         return cls(*map(np.concatenate, zip(*(part._columns for part in parts), strict=True)))
 
     @property
-    def _columns(self) -> Iterator[NDArray[Any]]:
-        return (getattr(self, each.name) for each in fields(self))
+    def _columns(self) -> list[NDArray[Any]]:
+        return [getattr(self, name) for name in self.__dataclass_fields__]
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,12 @@ class Draft:
         """Return the jobs on a GPU after the steps so far."""
         return self._changed.get(gpu, self.state.residents[gpu])
 
+    def all_residents(self) -> Sequence[list[Job]]:
+        """Return the jobs on every GPU after the steps so far."""
+        if not self._changed:
+            return self.state.residents
+        return [self.residents(gpu) for gpu in range(len(self.state.residents))]
+
     def staying(self) -> Iterator[tuple[Job, Sequence[int]]]:
         """Yield every running job that the steps so far do not stop, with its GPUs."""
         for job in self.state.running.values():

@@ -68,12 +68,18 @@ def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
     return remaining_work(jobs, now) + restart + lost
 
 
-def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
-    """Return the seconds until each busy GPU is expected to be idle, in ascending order."""
+def busy_until(draft: Draft, ends: Mapping[int, float]) -> Floats:
+    """Return when each GPU is expected to be idle, -inf for idle GPUs."""
     placed = list(draft.placed())
     end = np.repeat([ends[job.number] for job, _ in placed], [len(gpus) for _, gpus in placed])
     until = np.full(len(draft.state.machines), -np.inf)
     np.maximum.at(until, [gpu for _, gpus in placed for gpu in gpus], end)
+    return until
+
+
+def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
+    """Return the seconds until each busy GPU is expected to be idle, in ascending order."""
+    until = busy_until(draft, ends)
     return np.sort(until[until > -np.inf]) - draft.state.now
 
 

@@ -119,8 +119,7 @@ def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]
     state = draft.state
     starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
     on: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for gpu in range(len(state.residents)):
-        residents = draft.residents(gpu)
+    for gpu, residents in enumerate(draft.all_residents()):
         if 0 < len(residents) < most and gpu not in starting:
             on[tuple([job.number for job in residents])].append(gpu)
     partial, kept = state.machines.rules.gang_sharing == "partial", lent_s.keys() | starting

@@ -34,9 +34,8 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.prices import ROUNDING, Asks, layout
-from dovetail.formulations.rules import room_mib
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.queue_forecast import waiting_work
+from dovetail.solver.policies.queue_forecast import busy_until, waiting_work
 from dovetail.solver.policies.services import held_by_services
 from dovetail.solver.policies.state import Job
 
@@ -149,7 +148,8 @@ class StopSearch:
     def best(self) -> Stops | None:
         """Return stops for the first waiting job for which some pay; None if none do."""
         now_s = self._state.now
-        units = [one for one in self._units if all(self._from_s(j) <= now_s for j in one)]
+        found = zip(self._units, self._moments, strict=True)
+        units = [unit for unit, at_s in found if at_s <= now_s]
         if not units:
             return None
         outlook = _Outlook(self._draft, self._ends, self._seconds)
@@ -165,8 +165,12 @@ class StopSearch:
     def next_s(self) -> float:
         """Return when the next job may be stopped, of those that a waiting job goes before."""
         now_s = self._state.now
-        moments = [max(map(self._from_s, unit)) for unit in self._units]
-        return min([at_s for at_s in moments if at_s > now_s], default=math.inf)
+        return min([at_s for at_s in self._moments if at_s > now_s], default=math.inf)
+
+    @cached_property
+    def _moments(self) -> list[float]:
+        """From when each unit may be stopped."""
+        return [max(map(self._from_s, unit)) for unit in self._units]
 
     @cached_property
     def _units(self) -> list[_Unit]:
@@ -180,7 +184,7 @@ class StopSearch:
         first = self._place(self._waiting[0])
         found, seen = list[_Unit](), set[int]()
         for job, _ in self._draft.staying():
-            if job.number in seen:
+            if job.number in seen or not first < self._place(job):
                 continue
             unit, at = {job.number: job}, [job]
             while at:
@@ -201,7 +205,7 @@ class StopSearch:
         """
         machines = self._state.machines
         need_mib = self._state.modes[job.workload][0].memory_mib
-        fits = [need_mib <= room_mib(each) for each in machines.memory_mib]
+        fits = [need_mib <= room for room in machines.gpu_room_mib]
         idle = [gpu for gpu in self._draft.idle_gpus() if gpu not in self._closed]
         for model in range(len(machines.models)):
             ok = [fit and each == model for fit, each in zip(fits, machines.model, strict=True)]
@@ -246,10 +250,7 @@ class _Outlook:
     ) -> None:
         self._ends, self._now, self._seconds = ends, draft.state.now, seconds
         self._waiting, self._idle = draft.pending(), draft.idle_total
-        self._until_s = np.full(len(draft.state.machines), -np.inf)
-        for job, gpus in draft.placed():
-            for gpu in gpus:
-                self._until_s[gpu] = max(self._until_s[gpu], ends[job.number])
+        self._until_s = busy_until(draft, ends)
         self._as_it_is = self._total(self._waiting, self._until_s, self._idle)
 
     def gain(self, job: Job, stopped: Sequence[Job]) -> float:
