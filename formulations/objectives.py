@@ -85,7 +85,10 @@ def _broken(values: JobValues, compiled: Round) -> Iterator[str]:
     jobs, kinds = np.arange(len(compiled)), Kinds.of(compiled, values)
     for model in compiled.models:
         gains = [values.gain(jobs, np.full(len(jobs), s), model) for s in _TRIED]
-        if not all(_is_finite_for(jobs, gain) for gain in gains):
+        # Also for other jobs than each once, in their order.
+        twice = np.repeat(jobs, 2)
+        again = values.gain(twice, np.ones(len(twice)), model)
+        if not _is_finite_for(twice, again) or not all(_is_finite_for(jobs, g) for g in gains):
             yield "gain must return an array with a finite number for each job"
         if any((after > before).any() for before, after in pairwise(gains)):
             yield "gain must not rise with the slowdown"

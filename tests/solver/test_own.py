@@ -47,6 +47,13 @@ class Endless(JobValues):
         return np.full(len(job), np.inf)
 
 
+class Whole(JobValues):
+    """Returns a gain for each job of the round, whichever jobs it is asked for."""
+
+    def gain(self, job, slowdown, model):
+        return self.weight / slowdown[0]
+
+
 class Scalar(JobValues):
     def gain(self, job, slowdown, model):
         return 1.0
@@ -171,6 +178,7 @@ def test_a_round_may_begin_with_the_last_ones_prices():
         (Endless, "gain must return an array with a finite number for each job"),
         (Scalar, "gain must return an array with a finite number for each job"),
         (Listing, "gain must return an array with a finite number for each job"),
+        (Whole, "gain must return an array with a finite number for each job"),
         (dict, "objective must be a subclass of JobValues, got dict"),
         (Bare, rf"^python:{__name__}.Bare must take a round as its one argument: "),
         (Narrow, r"Narrow.gain must take the arguments job, slowdown and model: "),
