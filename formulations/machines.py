@@ -72,14 +72,14 @@ class Machines:
         return dict(zip(self.gpu_ids, self.node, strict=True))
 
     @cached_property
-    def kind(self) -> list[int]:
-        """The index in ``kinds`` of each GPU."""
-        index = {kind: k for k, kind in enumerate(self.kinds)}
+    def gpu_type(self) -> list[int]:
+        """The index in ``gpu_types`` of each GPU."""
+        index = {each: k for k, each in enumerate(self.gpu_types)}
         found = zip(self.model, self.memory_mib, strict=True)
         return [index[self.models[model], memory] for model, memory in found]
 
     @cached_property
-    def kinds(self) -> tuple[tuple[str, float], ...]:
+    def gpu_types(self) -> tuple[tuple[str, float], ...]:
         """The distinct models and memories of GPUs."""
         found = zip(self.model, self.memory_mib, strict=True)
         return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))

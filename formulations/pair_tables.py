@@ -16,13 +16,10 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
-from dovetail.instances.slowdowns.shares import NO_CAP, share_code
+from dovetail.instances.slowdowns.shares import CODES, NO_CAP, share_code
 
 MOST_SPLITS = 255
 """Maximum number of splits of a table; their indices fit a byte."""
-
-_BASE = 256
-"""The base in which two shares form one number."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """
     if not _is_tabular(values) or not _in_plain_pairs(compiled):
         return None
-    known = compiled.entries.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
+    known = compiled.slowdowns.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs, late = compiled.jobs, known.late
@@ -132,13 +129,13 @@ def _in_plain_pairs(compiled: Round) -> bool:
     rules = compiled.machines.rules
     gangs = bool((compiled.jobs.workers > 1).any())
     return (
-        len(compiled.kinds) == 1
+        len(compiled.gpu_types) == 1
         and compiled.interchangeable
-        and compiled.entries.most_on(compiled.models[0]) >= 2
+        and compiled.slowdowns.most_on(compiled.models[0]) >= 2
         and (rules.gang_sharing == "whole" or not gangs)
         and all(len(v) == 1 and v[0].slowdown_factor == 1 for v in compiled.variants)
         and all(_alike(compiled, c) for c in compiled.classes)
-        and not (compiled.entries.most_on(compiled.models[0]) > 2 and compiled.entries.sets)
+        and not (compiled.slowdowns.most_on(compiled.models[0]) > 2 and compiled.slowdowns.sets)
     )
 
 
@@ -151,7 +148,7 @@ def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
 
 
 def _code(own: Ints, other: Ints) -> Ints:
-    return own * _BASE + other
+    return own * CODES + other
 
 
 def _mirror(shares: Ints) -> Ints:

@@ -90,7 +90,7 @@ def _known_together(compiled: Round, gpu: str) -> Sharing | None:
     """Return the residents' combination, with values multiplied by their sub-batch factors."""
     residents = compiled.residents[gpu]
     members = [(int(compiled.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
-    known = compiled.entries.find(
+    known = compiled.slowdowns.find(
         compiled.models[compiled.machines.model[compiled.machines.number[gpu]]], members
     )
     return known.times([r.variant.slowdown_factor for r in residents]) if known else None

@@ -24,9 +24,7 @@ from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.residents import bound_now, closed_gpus, resident_slowdowns
-from dovetail.formulations.rules import (
-    slowdown_alone,
-)
+from dovetail.formulations.rules import slowdown_alone
 from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Batch, Instance, Workload
@@ -163,7 +161,7 @@ class Round:
         The GPUs.
     workloads : sequence of Workload
         The workloads that ``Jobs.workload`` indexes.
-    entries : KnownSlowdowns
+    slowdowns : KnownSlowdowns
         The known combinations of workloads.
     source : Instance or None
         The instance that it was compiled from; None for a policy's state.
@@ -178,7 +176,7 @@ class Round:
     jobs: Jobs
     machines: Machines
     workloads: Sequence[Workload]
-    entries: KnownSlowdowns
+    slowdowns: KnownSlowdowns
     source: Instance | None = None
     gpus: Sequence[int] | None = None
     until_s: Mapping[int, float] = field(default_factory=dict)
@@ -196,14 +194,12 @@ class Round:
             The combinations of an earlier round; used again if they apply to this one too.
         """
         known = book.of(instance) if isinstance(book, InstanceSlowdowns) else None
-        entries = known or InstanceSlowdowns(instance)
+        slowdowns = known or InstanceSlowdowns(instance)
         machines = Machines(instance.cluster)
         workloads = tuple(instance.workloads.values())
-        jobs, on_hosts = (
-            Jobs.of(instance, machines),
-            KnownHosts.of(instance.cluster.nodes, workloads),
-        )
-        return cls(jobs, machines, workloads, entries, instance, on_hosts=on_hosts)
+        jobs = Jobs.of(instance, machines)
+        on_hosts = KnownHosts.of(instance.cluster.nodes, workloads)
+        return cls(jobs, machines, workloads, slowdowns, instance, on_hosts=on_hosts)
 
     def __len__(self) -> int:
         return len(self.jobs.ids)
@@ -216,11 +212,11 @@ class Round:
         return self.source
 
     @property
-    def records(self) -> InstanceSlowdowns:
-        """The entries of the instance."""
+    def instance_slowdowns(self) -> InstanceSlowdowns:
+        """The known slowdowns of the instance."""
         if self.source is None:
             raise AssertionError("the round was not compiled from an instance")
-        return cast(InstanceSlowdowns, self.entries)
+        return cast(InstanceSlowdowns, self.slowdowns)
 
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""
@@ -239,8 +235,8 @@ class Round:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each workload in the entries."""
-        return self.entries.workloads
+        """The name of each workload in the known slowdowns."""
+        return self.slowdowns.workloads
 
     @cached_property
     def speed(self) -> Mapping[str, Floats]:
@@ -319,8 +315,8 @@ class Round:
         for gpu, moment_s in self.until_s.items():
             until_s[gpu] = moment_s
         columns: list[NDArray[Any]] = [held[gpus]]
-        if len(machines.kinds) > 1:
-            columns.append(np.array(machines.kind, np.int64)[gpus])
+        if len(machines.gpu_types) > 1:
+            columns.append(np.array(machines.gpu_type, np.int64)[gpus])
         if self.until_s:
             columns.append(until_s[gpus])
         if self.hosts:
@@ -332,7 +328,7 @@ class Round:
         closed = closed_gpus(self, [names[0] for names in named if names[0] in residents])
         return tuple(
             GpuClass(
-                *machines.kinds[machines.kind[int(part[0])]],
+                *machines.gpu_types[machines.gpu_type[int(part[0])]],
                 residents.get(names[0], ()),
                 names,
                 names[0] not in residents or closed.isdisjoint(names),
@@ -342,7 +338,7 @@ class Round:
         )
 
     @cached_property
-    def kinds(self) -> set[tuple[str, float]]:
+    def gpu_types(self) -> set[tuple[str, float]]:
         """The models and memories of the GPUs."""
         return {(c.model, c.memory_mib) for c in self.classes}
 
@@ -350,7 +346,7 @@ class Round:
     def interchangeable(self) -> bool:
         """Whether all GPUs without residents are equal for a starting job."""
         lent_s = {c.until_s for c in self.classes if not c.residents}
-        return len(self.kinds) <= 1 and len(lent_s) <= 1 and self.hosts is None
+        return len(self.gpu_types) <= 1 and len(lent_s) <= 1 and self.hosts is None
 
     @cached_property
     def class_sizes(self) -> Ints:
@@ -360,11 +356,11 @@ class Round:
     @cached_property
     def class_alike(self) -> Ints:
         """The number of GPUs equal to those of each class, on any node."""
-        kinds = [(c.model, c.memory_mib, c.residents, c.until_s) for c in self.classes]
+        alike = [(c.model, c.memory_mib, c.residents, c.until_s) for c in self.classes]
         count: Counter[object] = Counter()
-        for kind, gpus in zip(kinds, self.class_sizes.tolist(), strict=True):
-            count[kind] += gpus
-        return np.array([count[kind] for kind in kinds], dtype=np.int64)
+        for key, gpus in zip(alike, self.class_sizes.tolist(), strict=True):
+            count[key] += gpus
+        return np.array([count[key] for key in alike], dtype=np.int64)
 
     @cached_property
     def class_residents(self) -> Ints:
@@ -418,7 +414,7 @@ class Round:
 
         The shape is (workloads, shares); ``NO_CAP`` is the first share and ``idle`` the last.
         """
-        return self.entries.at_last
+        return self.slowdowns.at_last
 
     @cached_property
     def shares_alone(self) -> tuple[AnyShare, ...]:

@@ -159,7 +159,7 @@ def solve(
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
     choice = choice.bounded(problem)
     reasons_due = due if explain else None
-    preempted = Round.of(instance, problem.round.entries) if preempt else None
+    preempted = Round.of(instance, problem.round.slowdowns) if preempt else None
     outcome = _Outcome(problem, choice, limits, preempted, reasons_due, started)
     result = outcome.result(partial(_staying, instance, objective, problem, chosen, limits))
     return _with_lateness(result, seconds)
@@ -182,7 +182,7 @@ def _staying(
     solver.
     """
     try:
-        problem = Problem.of(instance, objective, preempted.round.entries, limits.budget)
+        problem = Problem.of(instance, objective, preempted.round.slowdowns, limits.budget)
         choice = chosen.solve(problem, limits)
     except (InputError, UnsupportedError):
         return ()
@@ -394,7 +394,7 @@ class _Outcome:
             runtime,
             self.choice.proof,
             self._round_prices(),
-            self.problem.round.entries,
+            self.problem.round.slowdowns,
         )
 
 

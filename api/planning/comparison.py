@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from dovetail.formulations.objectives import BUILT_IN
 from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.programs.problems import Problem
 from dovetail.instances._frames import frame
@@ -14,7 +15,6 @@ from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
-from dovetail.planning.views import LOWER_IS_BETTER, TWO_STAGE
 from dovetail.solver.greedy import Greedy, Rule
 from dovetail.solver.plans import assignments
 from dovetail.solver.types import Limits
@@ -155,7 +155,7 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 def comparison_columns(comparison: PlanComparison) -> tuple[str, ...]:
     """Return the heads of the columns that `comparison_cells` fills."""
-    weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
+    weight = ("weight placed",) if BUILT_IN[comparison.objective].two_stage else ()
     # If the objective is the throughput itself, it already has a column.
     throughput = () if comparison.objective == "throughput" else ("throughput",)
     slowdowns = ("worst slowdown", "mean slowdown")
@@ -165,7 +165,7 @@ def comparison_columns(comparison: PlanComparison) -> tuple[str, ...]:
 
 def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str, ...]:
     """Return the figures of a row of a comparison."""
-    weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
+    weight = (figure(row.placed_weight),) if BUILT_IN[comparison.objective].two_stage else ()
     throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)
     return (
         count(row.placed),
@@ -181,6 +181,6 @@ def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str
 
 def better(objective: ObjectiveName) -> str:
     """Return whether a higher or a lower value of an objective is better."""
-    direction = "lower" if objective in LOWER_IS_BETTER else "higher"
-    among = " among plans that place the same weight" if objective in TWO_STAGE else ""
+    direction = "lower" if BUILT_IN[objective].minimised else "higher"
+    among = " among plans that place the same weight" if BUILT_IN[objective].two_stage else ""
     return f"{direction} is better{among}"

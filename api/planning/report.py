@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from dovetail.formulations.objectives import BUILT_IN
 from dovetail.instances._frames import frame
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances._version import VERSION
@@ -30,7 +31,6 @@ from dovetail.planning.comparison import (
     comparison_columns,
 )
 from dovetail.planning.views import (
-    TWO_STAGE,
     GpuView,
     NodeView,
     PlacedJob,
@@ -185,7 +185,7 @@ def slowdown_chart(laid_out: PlanView) -> Chart | None:
 
 def comparison_chart(comparison: PlanComparison) -> Chart:
     """Return the values of this plan and of simpler rules."""
-    two_stage = comparison.objective in TWO_STAGE
+    two_stage = BUILT_IN[comparison.objective].two_stage
     label = "weight placed" if two_stage else comparison.objective
     rows = (
         {"way": row.name, label: row.placed_weight if two_stage else row.value}
@@ -259,7 +259,7 @@ def _waiting_table(laid_out: PlanView) -> PageTable:
 
 
 def _comparison_table(comparison: PlanComparison) -> PageTable:
-    two_stage = comparison.objective in TWO_STAGE
+    two_stage = BUILT_IN[comparison.objective].two_stage
     lead_in = "weight placed" if two_stage else comparison.objective
     values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
     heads = (

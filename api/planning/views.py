@@ -11,16 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.formulations.objectives import BUILT_IN
 from dovetail.instances._record import AnyShare, listed
 from dovetail.instances.checking.checker import CheckReport, Origin, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stop, Waiting
 from dovetail.toolkit.wording import figure, number, percent
-
-TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
-"""Objectives that first place as much weight as possible, then optimise their own value."""
-
-LOWER_IS_BETTER = frozenset({"slowdown", "sensitivity"})
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,7 @@ def status(plan: Plan) -> str:
 
 def values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[str, str]]:
     """Yield the recomputed value, after the first stage's if any, each with its proven bound."""
-    if report.objective in TWO_STAGE:
+    if BUILT_IN[report.objective].two_stage:
         most = claim.placed_weight_bound if claim else None
         bound = "" if most is None else f"   bound {figure(most)}"
         yield "weight placed", f"{figure(report.placed_weight)}{bound}"

@@ -181,7 +181,7 @@ class _Lister(RowRules):
         if not classes:
             return self._flattened(self._least())
         of_job = np.array(jobs, dtype=np.int64)
-        pairs_known = self.round.entries.pairs(self.round.classes[classes[0]].model)
+        pairs_known = self.round.slowdowns.pairs(self.round.classes[classes[0]].model)
         candidates = self._joining(
             np.array(classes, dtype=np.int64),
             of_job,
@@ -237,7 +237,7 @@ class _Lister(RowRules):
                 self.complete = False
                 break
             self.budget.spend(_STEPS_PER_KIND)
-            for known in self.round.entries.joins(model, held):
+            for known in self.round.slowdowns.joins(model, held):
                 if self.values.pairs_only and known.workload.shape[1] > 2:
                     continue
                 able = known.able(len(held), waiting)

@@ -345,7 +345,7 @@ class Refusals(RowRules):
         """Yield the position of the job that would leave, and the jobs that would stay."""
         there = site.occupants
         open_ = self.round.classes[site.gpu_class].open
-        if len(there) < self.round.records.most_on(site.model) or not open_:
+        if len(there) < self.round.instance_slowdowns.most_on(site.model) or not open_:
             yield NONE_DISPLACED, there
             return
         for displaced in range(len(there)):
@@ -354,7 +354,7 @@ class Refusals(RowRules):
     def _find(self, model: str, wanted: Members) -> Colocations:
         """Return how jobs may share a GPU, or how one job runs alone."""
         if len(wanted) > 1:
-            return self.round.records.seats(model, wanted)
+            return self.round.instance_slowdowns.seats(model, wanted)
         ((workload, held),) = wanted
         shares = self.round.shares_alone if held == ANY_SHARE else (share_of(held),)
         alone = [slowdown_alone(self.round.workloads[workload], share) for share in shares]

@@ -82,7 +82,7 @@ def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | N
         return (alone,), compiled.workload(occupants[0].variant.job).power_w
     workload = jobs.workload
     members = [(int(workload[o.variant.job]), share_code(o.share)) for o in occupants]
-    known = compiled.entries.find(site.model, members)
+    known = compiled.slowdowns.find(site.model, members)
     if known is None:
         raise AssertionError("jobs that start together in a valid plan have a known slowdown")
     found = known.times([o.variant.slowdown_factor for o in occupants])

@@ -112,9 +112,9 @@ def require_matchings(groups: Groups) -> None:
 
 def require_interchangeable(groups: Groups) -> None:
     """Refuse rounds in which it matters which GPU a group is on."""
-    if len(groups.round.kinds) > 1:
-        kinds = "GPUs of several models or memory sizes"
-        raise UnsupportedError(f"{kinds} are not interchangeable")
+    if len(groups.round.gpu_types) > 1:
+        several = "GPUs of several models or memory sizes"
+        raise UnsupportedError(f"{several} are not interchangeable")
     if groups.round.hosts is not None:
         raise UnsupportedError("GPUs of nodes whose host may fall short are not interchangeable")
     if not groups.round.interchangeable:

@@ -224,7 +224,7 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
                 alone[job] = min(alone[job], slowdown)
     found = {}
     for model in compiled.models:
-        least = compiled.entries.least_slowdowns(model)[compiled.jobs.workload]
+        least = compiled.slowdowns.least_slowdowns(model)[compiled.jobs.workload]
         found[model] = least * slowdown_factor[:, None]
         found[model][:, 0] = np.minimum(found[model][:, 0], alone)
     return found

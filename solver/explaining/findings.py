@@ -321,7 +321,7 @@ class Finder:
         workloads = self.round.jobs.workload[jobs].tolist()
         members = list(zip(workloads, map(share_code, shares), strict=True))
         latency = self.round.jobs.latency[jobs].tolist()
-        records = self.round.records
+        records = self.round.instance_slowdowns
         found = [find(way.site.model, members) for find in (records.find, records.at_first)]
         last, first = (known.bounds(latency)[place] if known else 0.0 for known in found)
         return last > first

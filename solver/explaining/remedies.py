@@ -215,7 +215,7 @@ class Remedies:
         rows = {name: row for name, row in self._finder.rows.items() if name not in change.without}
         changed = change.applied(self._instance, self._job.id)
         kept = {**rows, **repaired}
-        compiled = Round.of(changed, self._finder.round.entries)
+        compiled = Round.of(changed, self._finder.round.slowdowns)
         finder = Finder(job_values(compiled, self._objective), list(kept.values()))
         index = [job.id for job in changed.jobs].index(self._job.id)
         finding = finder.find(index)

@@ -149,10 +149,10 @@ class _MatchingSearch(StagedSearch):
         Neither are the groups of running jobs whose values depend on each other read again, nor the
         sets of three that such an objective allows to share.
         """
-        values, entries = self.problem.values, self.problem.round.entries
+        values, known = self.problem.values, self.problem.round.slowdowns
         if self.problem.round.source is None or (values.grouped and not values.relative):
             return False
-        return not (values.grouped and entries.sets and entries.rules.max_jobs_per_gpu > 2)
+        return not (values.grouped and known.sets and known.rules.max_jobs_per_gpu > 2)
 
     def least_power(self, start: Maximum) -> float:
         """Return a lower bound on the power of every choice of the largest placed weight.

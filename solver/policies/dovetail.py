@@ -305,7 +305,7 @@ class Dovetail:
             not lent_s
             and self._timed
             and self.gpu_price == self.energy_price == 0
-            and len(draft.state.machines.kinds) == 1
+            and len(draft.state.machines.gpu_types) == 1
             and draft.state.hosts is None
             and all(job.shares is None and job.mode == 0 for job in draft.state.running.values())
             and sum(job.workers for job in jobs) <= draft.idle_total

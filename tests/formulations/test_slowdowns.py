@@ -150,13 +150,13 @@ def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
 def test_a_book_serves_rounds_on_other_nodes_and_needs():
     instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
     first = Round.of(instance)
-    joins = first.entries.joins("V100", ())
+    joins = first.slowdowns.joins("V100", ())
     node = instance.cluster.nodes[0].replace(id="more")
     cluster = instance.cluster.replace(nodes=(*instance.cluster.nodes, node))
-    larger = Round.of(instance.altered(cluster=cluster), first.entries)
-    assert larger.entries.joins("V100", ()) is joins
+    larger = Round.of(instance.altered(cluster=cluster), first.slowdowns)
+    assert larger.slowdowns.joins("V100", ()) is joins
     assert len(larger.machines) > len(first.machines)
-    assert first.entries.of(instance) is first.entries
+    assert first.slowdowns.of(instance) is first.slowdowns
 
 
 def test_a_book_does_not_serve_other_rules():
