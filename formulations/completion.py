@@ -41,7 +41,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.prices import ROUNDING, Asks, GpuPrice, layout
+from dovetail.formulations.prices import ROUNDING, Asks, Compiler, GpuPrice, layout
 from dovetail.formulations.residents import resident_power
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
@@ -105,7 +105,14 @@ class Forecast:
     claimed_s: float
 
     @classmethod
-    def of(cls, asks: Asks, idle: int, busy_s: Floats, gpu_price: float = 0.0) -> Forecast:
+    def of(
+        cls,
+        asks: Asks,
+        idle: int,
+        busy_s: Floats,
+        gpu_price: float = 0.0,
+        run: Compiler | None = None,
+    ) -> Forecast:
         """Return the forecast of a queue, in the expected order of starts.
 
         Parameters
@@ -118,14 +125,16 @@ class Forecast:
             Seconds until each other GPU is expected to be idle, ascending.
         gpu_price : float
             The least price of a GPU second.
+        run : Compiler, optional
+            Compiles the loops; by default they are plain Python.
         """
         seconds = np.asarray(asks.seconds, dtype=np.float64)
-        starts = layout([0.0] * idle + busy_s.tolist(), asks)
+        starts = layout([0.0] * idle + busy_s.tolist(), asks, run)
         now = starts <= 0
         last = max(float((starts + seconds).max(initial=0.0)), float(busy_s.max(initial=0.0)))
         start = np.where(now, _next_chances(np.asarray(asks.workers), seconds, busy_s), starts)
         claimed = float(starts[starts > 0].min(initial=math.inf))
-        return cls(start, GpuPrice(starts, asks, gpu_price), last, claimed)
+        return cls(start, GpuPrice(starts, asks, gpu_price, run), last, claimed)
 
     def take(self, which: Ints) -> Forecast:
         """Return the forecast of these jobs, at the same prices."""

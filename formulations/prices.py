@@ -15,16 +15,19 @@ operator's price.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dovetail.formulations.arrays import Floats
+from dovetail.formulations.arrays import Floats, Ints
 
 ROUNDING = 1e-9
 """Relative difference up to which two times are treated as equal."""
+
+Compiler: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+"""Returns the compiled form of a loop over arrays."""
 
 
 class Asks(NamedTuple):
@@ -46,9 +49,13 @@ class GpuPrice:
         The requests of these jobs.
     floor : float
         The least price, at any time.
+    run : Compiler, optional
+        Compiles the loop; by default it is plain Python.
     """
 
-    def __init__(self, starts: ArrayLike, asks: Asks, floor: float = 0.0) -> None:
+    def __init__(
+        self, starts: ArrayLike, asks: Asks, floor: float = 0.0, run: Compiler | None = None
+    ) -> None:
         self._floor = floor
         at = np.asarray(starts, dtype=np.float64)
         later = np.flatnonzero(at > 0)
@@ -56,13 +63,17 @@ class GpuPrice:
         times = at[order]
         workers, seconds, weight = (np.asarray(of, dtype=np.float64)[order] for of in asks)
         after = np.searchsorted(times, (times + seconds) * (1 - ROUNDING))
-        after = np.maximum(after, np.arange(1, len(times) + 1)).tolist()
-        saved = (weight / workers).tolist()
-        price = [0.0] * (len(order) + 1)
-        for place in range(len(order) - 1, -1, -1):
-            price[place] = max(price[place + 1], saved[place] + price[after[place]])
+        after = np.maximum(after, np.arange(1, len(times) + 1))
+        saved = weight / workers
+        price = np.zeros(len(order) + 1)
+        if run is None:
+            plain = price.tolist()
+            fill_prices(plain, saved.tolist(), after.tolist())
+            price[:] = plain
+        else:
+            run(fill_prices)(price, saved, after)
         self._times = np.concatenate(([0.0], times))
-        paid = np.array(price[:-1]) * np.diff(self._times)
+        paid = price[:-1] * np.diff(self._times)
         self._paid = np.concatenate(([0.0], np.cumsum(paid)))
 
     def until(self, seconds: ArrayLike) -> Floats:
@@ -71,7 +82,15 @@ class GpuPrice:
         return np.asarray(np.interp(at, self._times, self._paid) + self._floor * at)
 
 
-def layout(free_s: Sequence[float], asks: Asks) -> Floats:
+def fill_prices(
+    price: list[float] | Floats, saved: Sequence[float] | Floats, after: Sequence[int] | Ints
+) -> None:
+    """Set the price at the start of each job, given what each saves and who starts after it."""
+    for place in range(len(saved) - 1, -1, -1):
+        price[place] = max(price[place + 1], saved[place] + price[after[place]])
+
+
+def layout(free_s: Sequence[float], asks: Asks, run: Compiler | None = None) -> Floats:
     """Return when each job would start if all ran alone, in this order.
 
     Parameters
@@ -81,11 +100,18 @@ def layout(free_s: Sequence[float], asks: Asks) -> Floats:
     asks : Asks
         The requests of the jobs; of the GPUs that are idle in time, a job takes those that become
         idle last, so that others may run on the rest before.
+    run : Compiler, optional
+        Compiles ``fill_starts``; by default a loop over lists is used.
 
     Returns
     -------
     (n,) float
     """
+    if run is not None:
+        workers, seconds = np.asarray(asks.workers), np.asarray(asks.seconds, dtype=np.float64)
+        found = np.empty(len(workers))
+        run(fill_starts)(np.array(free_s, dtype=np.float64), workers, seconds, found)
+        return found
     free = list(free_s)
     starts = []
     needs = zip(np.asarray(asks.workers).tolist(), np.asarray(asks.seconds).tolist(), strict=True)
@@ -101,3 +127,21 @@ def layout(free_s: Sequence[float], asks: Asks) -> Floats:
         free[place:place] = [end] * workers
         starts.append(start)
     return np.array(starts, dtype=np.float64)
+
+
+def fill_starts(free: Floats, workers: Ints, seconds: Floats, starts: Floats) -> None:
+    """Set the starts of ``layout`` as a loop over arrays; ``free`` is overwritten."""
+    count = len(free)
+    for k in range(len(workers)):
+        need = workers[k]
+        if need > count:
+            starts[k] = free[count - 1] if count else 0.0
+            continue
+        start = free[need - 1]
+        starts[k] = start
+        end = start + seconds[k]
+        place = np.searchsorted(free, start, side="right")
+        while place < count and free[place] < end:
+            free[place - need] = free[place]
+            place += 1
+        free[place - need : place] = end

@@ -165,6 +165,13 @@ def quickest(jobs: int, budget: Budget) -> KernelCompiler:
     return interpreted if plain else compiled
 
 
+def ready(jobs: int) -> KernelCompiler | None:
+    """Return ``compiled`` if it needs no compilation and a queue is so long that it pays."""
+    if is_compiled() or (jobs > _QUICKER_THAN_LOADING and can_compile() and is_kept()):
+        return compiled
+    return None
+
+
 @cache
 def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no types
     """Compile a copy of the function that calls compiled copies of the kernels it uses."""

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
+from dovetail.formulations.prices import Asks, GpuPrice, fill_prices, fill_starts, layout
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.arguments import PairingArguments, checked
@@ -44,6 +45,7 @@ from dovetail.solver.pairing.compilation import (
     is_compiled,
     is_kept,
     keep,
+    kernel,
     note_plain,
     quickest,
 )
@@ -71,6 +73,9 @@ _FINISH = 2
 
 _STEPS_TO_READ = 10
 """Steps of work to read the value of a pair."""
+
+for _loop in (fill_starts, fill_prices):
+    kernel(_loop)
 
 
 def match_pairs(
@@ -185,6 +190,8 @@ def compile_kernels() -> None:
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         searched(problem, compiled, 0.0, UNLIMITED)
+    asks = Asks(np.ones(1, dtype=np.int64), np.ones(1), np.ones(1))
+    GpuPrice(layout([0.0], asks, compiled), asks, run=compiled)
     keep()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
-from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends, waiting_work
+from dovetail.solver.policies.queue_columns import QueueColumns, waiting_work
+from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
 from dovetail.solver.policies.state_round import Host, StateRound, joinable, may_join, outside
 from dovetail.solver.policies.stops import StopRules, StopSearch
@@ -199,17 +200,17 @@ class Dovetail:
     ) -> RoundProof | None:
         """Add the best starts of the first window, and of the next while all jobs of one start."""
         state, proof = draft.state, None
-        while (queue := ForecastQueue.of(draft, ends, self.gpu_price)).jobs:
-            window = self._window(draft, queue.jobs, lent_s)
+        while len(draft.queue):
+            queue = ForecastQueue.of(draft, ends, self.gpu_price)
+            window = self._window(draft, queue.columns, lent_s)
             before = len(draft.decision().starts)
             found = self._start_best(draft, queue, window, lent_s)
             for job, gpus, *_ in draft.decision().starts[before:]:
                 speed = state.speed[state.machines.model[gpus[0]]][job.workload]
                 ends[job.number] = state.now + float(waiting_work([job], state.now)[0]) / speed
             proof = found if proof is None else proof.followed_by(found)
-            jobs = [queue.jobs[k] for k in window.jobs.tolist()]
-            waiting = {job.number for job in draft.pending()}
-            if not window.is_full or not waiting.isdisjoint(job.number for job in jobs):
+            numbers = queue.columns.number[window.jobs].tolist()
+            if not window.is_full or any(map(draft.waits, numbers)):
                 break
         return proof
 
@@ -234,7 +235,7 @@ class Dovetail:
             for job in stops.jobs:
                 trial.stop(job)
             more = self._start_windows(trial, then, lent_s)
-            if stops.waiting in trial.pending():
+            if trial.waits(stops.waiting.number):
                 break  # the round has better starts for the GPUs
             if proof is not None and more is not None:
                 # The jobs that still wait take part again.
@@ -243,30 +244,29 @@ class Dovetail:
             draft, ends = trial, then
         return draft, proof, math.inf
 
-    def _window(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> _Window:
+    def _window(self, draft: Draft, queue: QueueColumns, lent_s: Mapping[int, float]) -> _Window:
         """Return the first jobs of the queue that some GPUs have room for, and their hosts."""
         book = self._book
         if book is None or not book.is_of(draft.state):
             book = self._book = BelievedSlowdowns(draft.state)
         size = self.window + draft.idle_total
-        all_alone = not book.speeds_up and self._all_alone(draft, jobs, lent_s)
+        all_alone = not book.speeds_up and self._all_alone(draft, queue, lent_s)
         hosts = [] if all_alone else joinable(draft, lent_s, book.most)
         gpus = np.array([len(host.gpus) for host in hosts], dtype=int)
         able, useful, seen = list[int](), np.zeros(len(hosts), dtype=bool), 0
-        stopped = {job.number for job in draft.decision().stops}
-        while len(able) < size and seen < len(jobs):
-            some = jobs[seen : seen + size]
+        stopped = [job.number for job in draft.stops]
+        while len(able) < size and seen < len(queue):
+            some = queue.take(slice(seen, seen + size))
             joins = may_join(draft.state, some, hosts, book)
             room = draft.idle_total + gpus @ joins
-            waits = [job.number not in stopped for job in some]
-            fits = np.flatnonzero(waits & ([job.workers for job in some] <= room))
+            fits = np.flatnonzero((some.workers <= room) & ~np.isin(some.number, stopped))
             fits = fits[: size - len(able)]
             able += (seen + fits).tolist()
             useful |= joins[:, fits].any(axis=1)
             seen += len(some)
         taken = [host for host, wanted in zip(hosts, useful.tolist(), strict=True) if wanted]
         is_full = len(able) == size
-        judged = able[-1] + 1 if is_full else len(jobs)
+        judged = able[-1] + 1 if is_full else len(queue)
         return _Window(np.array(able, dtype=np.int64), taken, judged, is_full)
 
     def _start_best(
@@ -294,7 +294,7 @@ class Dovetail:
         gap = relative_gap(choice.bound, choice.value)
         return RoundProof(choice.value, choice.bound, gap, window.judged)
 
-    def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
+    def _all_alone(self, draft: Draft, queue: QueueColumns, lent_s: Mapping[int, float]) -> bool:
         """Return whether all jobs start alone on idle GPUs that are free of charge and equal.
 
         If no job speeds up another, none gains from joining a running job then, so running jobs
@@ -308,7 +308,7 @@ class Dovetail:
             and len(draft.state.machines.gpu_types) == 1
             and draft.state.hosts is None
             and all(job.shares is None and job.mode == 0 for job in draft.state.running.values())
-            and sum(job.workers for job in jobs) <= draft.idle_total
+            and int(queue.workers.sum()) <= draft.idle_total
         )
 
 
@@ -333,7 +333,7 @@ def _serve_overdue(
     return lent_s
 
 
-def _start_first(draft: Draft, jobs: Sequence[Job]) -> None:
+def _start_first(draft: Draft, jobs: Iterable[Job]) -> None:
     """Start the first job that fits, whatever its worth: otherwise nothing would ever happen."""
     for job in jobs:
         gpus = idle_gpus(draft, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -15,7 +16,10 @@ from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL, RESOURCES, Hosts
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
+from dovetail.solver.policies.queue_columns import QueueColumns
 from dovetail.solver.policies.state import Job, State
+
+_NUMBER = attrgetter("number")
 
 
 class Draft:
@@ -45,6 +49,9 @@ class Draft:
         self._changed: dict[int, list[Job]] = {}
         self._started: dict[int, Start] = {}
         self._kept: set[int] = set()
+        self._pending: QueueColumns | None = None
+        self._running: QueueColumns | None = None
+        self._queue: QueueColumns | None = None
         if state.reserved:
             self.keep(state.reserved_gpus)
 
@@ -124,10 +131,40 @@ class Draft:
             asks[node] += hosts.part(node, job.workload, job.workers)
         return bool(((load + asks <= FULL) | (asks == 0)).all())
 
-    def pending(self) -> list[Job]:
-        """Return the jobs that wait after the steps so far."""
-        waiting = [*self.state.pending.values(), *self._stops]
-        return [job for job in waiting if job.number not in self._started]
+    @property
+    def stops(self) -> Sequence[Job]:
+        """The jobs that the steps so far stop."""
+        return self._stops
+
+    def waits(self, number: int) -> bool:
+        """Return whether a waiting or stopped job does not start."""
+        return number not in self._started
+
+    @property
+    def staying_columns(self) -> QueueColumns:
+        """The running jobs that the steps so far do not stop, as if they were stopped now."""
+        if self._running is None:
+            self._running = QueueColumns.of(self.state, list(self.state.running.values()))
+        if not self._stops:
+            return self._running
+        stopped = np.isin(self._running.number, [job.number for job in self._stops])
+        return self._running.take(~stopped)
+
+    @property
+    def queue(self) -> QueueColumns:
+        """The jobs that wait after the steps so far, in the order of their numbers."""
+        if self._queue is None:
+            if self._pending is None:
+                waiting = sorted(self.state.pending.values(), key=_NUMBER)
+                self._pending = QueueColumns.of(self.state, waiting)
+            queue = self._pending
+            if self._stops:
+                queue = queue.joined([queue, QueueColumns.of(self.state, self._stops)])
+                queue = queue.take(np.argsort(queue.number))
+            if self._started:
+                queue = queue.take(~np.isin(queue.number, list(self._started)))
+            self._queue = queue
+        return self._queue
 
     def is_idle(self, gpu: int) -> bool:
         """Return whether a working GPU has no job and is not reserved."""
@@ -164,6 +201,7 @@ class Draft:
             self._changed[gpu] = [*self.residents(gpu), job]
         self._starts.append(Start(job, tuple(gpus), shares, mode))
         self._started[job.number] = self._starts[-1]
+        self._queue = None
 
     def stop(self, job: Job) -> None:
         """Remove a running job from its GPUs."""
@@ -171,6 +209,7 @@ class Draft:
             self._changed[gpu] = [other for other in self.residents(gpu) if other is not job]
         self._count_idle([gpu for gpu in job.gpus if self.is_idle(gpu)], 1)
         self._stops.append(job)
+        self._queue = None
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
         """Return whether a job may join a GPU without a cap.

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.completion import Forecast, forecast_order
-from dovetail.formulations.prices import Asks
+from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
+from dovetail.solver.policies.queue_columns import QueueColumns, remaining_work, workers_of
+from dovetail.solver.policies.state import Job, State
 
 
 class ForecastQueue(NamedTuple):
     """The waiting jobs in the order in which they are expected to start, and their forecast."""
 
-    jobs: Sequence[Job]
+    columns: QueueColumns
     forecast: Forecast
+
+    @property
+    def jobs(self) -> NDArray[Any]:
+        """The jobs."""
+        return self.columns.jobs
 
     @classmethod
     def of(cls, draft: Draft, ends: Mapping[int, float], gpu_price: float) -> ForecastQueue:
@@ -33,39 +40,14 @@ class ForecastQueue(NamedTuple):
         gpu_price : float
             The least price of a GPU second.
         """
-        state = draft.state
-        waiting = sorted(draft.pending(), key=lambda job: job.number)
-        work = waiting_work(waiting, state.now)
-        workers = np.array([job.workers for job in waiting], dtype=np.int64)
-        weight = np.array([job.weight for job in waiting], dtype=np.float64)
+        state, queue = draft.state, draft.queue
         running = [job for job, _ in draft.staying()]
-        held = np.column_stack(
-            [remaining_work(running, state.now), [float(job.workers) for job in running]]
-        )
-        order = forecast_order(work, workers, weight, held, len(state.machines))
-        workload = np.array([job.workload for job in waiting], dtype=np.int64)
-        seconds = work / np.array(state.speed).max(axis=0)[workload]
-        asks = Asks(workers[order], seconds[order], weight[order])
-        forecast = Forecast.of(asks, draft.idle_total, _busy_seconds(draft, ends), gpu_price)
-        return cls([waiting[k] for k in order.tolist()], forecast)
-
-
-def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
-    """Return ``Job.remaining`` of each job, (n,)."""
-    found = [(job.work_s, job.done_s, job.rate, job.since_s) for job in jobs]
-    work, done, rate, since = np.array(found, dtype=np.float64).reshape(-1, 4).T
-    left = work - (done + rate * np.maximum(0.0, now - since))
-    return np.asarray(np.maximum(LEAST_REMAINING_S, left))
-
-
-def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
-    """Return the seconds that waiting jobs will hold GPUs alone: a restart, and what is left, (n,).
-
-    A job that runs still is one that the decision stops, which also costs work.
-    """
-    restart = [job.restart_s if job.starts else 0.0 for job in jobs]
-    lost = [job.lost(now) if job.gpus else 0.0 for job in jobs]
-    return remaining_work(jobs, now) + restart + lost
+        held = np.column_stack([remaining_work(running, state.now), workers_of(running)])
+        order = forecast_order(queue.work_s, queue.workers, queue.weight, held, len(state.machines))
+        queue, run = queue.take(order), ready(len(order))
+        busy_s = _busy_seconds(draft, ends)
+        forecast = Forecast.of(queue.asks(), draft.idle_total, busy_s, gpu_price, run)
+        return cls(queue, forecast)
 
 
 def busy_until(draft: Draft, ends: Mapping[int, float]) -> Floats:

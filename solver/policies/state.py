@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats
 from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
@@ -332,6 +333,11 @@ class State:
         """Speed of each workload on each GPU model: ``speed[model][workload]``."""
         models = self.machines.models
         return [[w.speed.get(model, 1.0) for w in self.workloads] for model in models]
+
+    @cached_property
+    def best_speed(self) -> Floats:
+        """The speed of each workload on the GPU model that suits it best."""
+        return np.asarray(np.array(self.speed).max(axis=0))
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ...]]:

@@ -20,7 +20,7 @@ from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.slowdowns.shares import share_code, share_of
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.queue_forecast import remaining_work, waiting_work
+from dovetail.solver.policies.queue_columns import QueueColumns, remaining_work, waiting_work
 from dovetail.solver.policies.state import Job, State
 from dovetail.solver.types import Choice
 
@@ -136,7 +136,7 @@ def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]
 
 
 def may_join(
-    state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: BelievedSlowdowns
+    state: State, jobs: QueueColumns, hosts: Sequence[Host], book: BelievedSlowdowns
 ) -> Bools:
     """Return which waiting jobs (columns) may join which running ones (rows), by cheap tests.
 
@@ -160,9 +160,9 @@ def may_join(
     slowdown_factor = np.array([each.slowdown_factor for each in mode])
     need = np.bincount(row, [each.memory_mib for each in mode], len(hosts))
     accepted = most_bound(np.array([job.gsla for job in residents]))
-    asked = most_bound(np.array([job.gsla for job in jobs]))
+    asked = most_bound(jobs.gsla)
     there = np.array([job.workload for job in residents], dtype=np.int64)
-    of_job = np.array([job.workload for job in jobs], dtype=np.int64)
+    of_job = jobs.workload
     least_need, least_stretch = book.least_modes[of_job].T
     accepts = np.zeros((len(residents), len(jobs)), dtype=bool)
     accepts[behind] = True

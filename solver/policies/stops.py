@@ -33,19 +33,34 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
-from dovetail.formulations.prices import ROUNDING, Asks, layout
+from dovetail.formulations.prices import ROUNDING, layout
+from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.queue_forecast import busy_until, waiting_work
+from dovetail.solver.policies.queue_columns import QueueColumns
+from dovetail.solver.policies.queue_forecast import busy_until
 from dovetail.solver.policies.services import held_by_services
 from dovetail.solver.policies.state import Job
 
 _MOST_TRIED: Final = 8
 """Waiting jobs for which stops are tried before none is made."""
 
-_LEAST_WEIGHT: Final = 1e-9
 
-_Unit = tuple[Job, ...]
-"""Running jobs that share GPUs with each other, and with no others."""
+class _Unit(NamedTuple):
+    """Running jobs that share GPUs with each other, and with no others.
+
+    Attributes
+    ----------
+    jobs : tuple of Job
+        The jobs.
+    gpus : frozenset of int
+        Their GPUs.
+    place : (float, int)
+        GPU time and number of the one that goes first in the queue.
+    """
+
+    jobs: tuple[Job, ...]
+    gpus: frozenset[int]
+    place: tuple[float, int]
 
 
 class Stops(NamedTuple):
@@ -134,29 +149,25 @@ class StopSearch:
     ) -> None:
         state = draft.state
         self._draft, self._state, self._ends, self._rules = draft, state, ends, rules
-        self._speed = np.array(state.speed).max(axis=0)
-        stopped = {job.number for job in draft.decision().stops}
-        waiting = [job for job in draft.pending() if job.number not in stopped]
-        everyone = [*waiting, *(job for job, _ in draft.staying())] if waiting else []
-        gpu_time = _gpu_time(everyone, self._seconds(everyone)).tolist()
-        numbers = [job.number for job in everyone]
-        self._order = dict(zip(numbers, zip(gpu_time, numbers, strict=True), strict=True))
-        self._waiting = sorted(waiting, key=self._place)
-        starting = {gpu for start in draft.decision().starts for gpu in start.gpus}
-        self._closed = starting.union(closed)
+        self._closed = closed
+        queue = draft.queue
+        if draft.stops:
+            queue = queue.take(~np.isin(queue.number, [job.number for job in draft.stops]))
+        self._waiting = queue.in_order()
 
     def best(self) -> Stops | None:
         """Return stops for the first waiting job for which some pay; None if none do."""
         now_s = self._state.now
-        found = zip(self._units, self._moments, strict=True)
-        units = [unit for unit, at_s in found if at_s <= now_s]
+        units = [unit for unit, at_s in self._moments if at_s <= now_s]
         if not units:
             return None
-        outlook = _Outlook(self._draft, self._ends, self._seconds)
-        for job in self._waiting[:_MOST_TRIED]:
-            later = [unit for unit in units if self._place(job) < min(map(self._place, unit))]
+        outlook = _Outlook(self._draft, self._ends)
+        first = self._waiting
+        for k, job in enumerate(first.jobs[:_MOST_TRIED]):
+            place = float(first.gpu_time[k]), job.number
+            later = [unit for unit in units if place < unit.place]
             for chosen in self._choices(job, later):
-                jobs = tuple(one for unit in chosen for one in unit)
+                jobs = tuple(one for unit in chosen for one in unit.jobs)
                 cost = math.fsum(one.weight * (one.restart_s + one.lost(now_s)) for one in jobs)
                 if outlook.gain(job, jobs) > self._rules.margin * cost:
                     return Stops(job, jobs)
@@ -165,38 +176,40 @@ class StopSearch:
     def next_s(self) -> float:
         """Return when the next job may be stopped, of those that a waiting job goes before."""
         now_s = self._state.now
-        return min([at_s for at_s in self._moments if at_s > now_s], default=math.inf)
+        return min([at_s for _, at_s in self._moments if at_s > now_s], default=math.inf)
 
     @cached_property
-    def _moments(self) -> list[float]:
-        """From when each unit may be stopped."""
-        return [max(map(self._from_s, unit)) for unit in self._units]
+    def _moments(self) -> list[tuple[_Unit, float]]:
+        """The units that may be stopped, the last in the queue first, and from when each may be.
 
-    @cached_property
-    def _units(self) -> list[_Unit]:
-        """The units on open GPUs that a waiting job goes before, the last in the queue first.
-
-        Those with a service are left out.
+        They are on open GPUs, a waiting job goes before them, and they have no service.
         """
-        if not self._waiting:
+        from_s = self._from_s()
+        if not from_s:
             return []
         state, kept = self._state, held_by_services(self._state)
-        first = self._place(self._waiting[0])
-        found, seen = list[_Unit](), set[int]()
-        for job, _ in self._draft.staying():
-            if job.number in seen or not first < self._place(job):
+        starting = {gpu for start in self._draft.decision().starts for gpu in start.gpus}
+        found, seen = list[tuple[_Unit, float]](), set[int]()
+        for number in from_s:
+            if number in seen:
                 continue
-            unit, at = {job.number: job}, [job]
+            job = state.running[number]
+            unit, at = {number: job}, [job]
             while at:
                 beside = [other for gpu in at.pop().gpus for other in state.residents[gpu]]
                 at += [other for other in beside if other.number not in unit]
                 unit.update((other.number, other) for other in beside)
             seen.update(unit)
-            gpus = {gpu for one in unit.values() for gpu in one.gpus}
-            before_all = all(first < self._place(one) for one in unit.values())
-            if before_all and kept.isdisjoint(unit) and self._closed.isdisjoint(gpus):
-                found.append(tuple(unit.values()))
-        return sorted(found, key=lambda unit: min(map(self._place, unit)), reverse=True)
+            gpus = frozenset([gpu for one in unit.values() for gpu in one.gpus])
+            if (
+                all(one in from_s for one in unit)
+                and kept.isdisjoint(unit)
+                and not any(gpu in self._closed or gpu in starting for gpu in gpus)
+            ):
+                place = min((from_s[one][1], one) for one in unit)
+                at_s = max(from_s[one][0] for one in unit)
+                found.append((_Unit(tuple(unit.values()), gpus, place), at_s))
+        return sorted(found, key=lambda each: each[0].place, reverse=True)
 
     def _choices(self, job: Job, units: Sequence[_Unit]) -> Iterator[Sequence[_Unit]]:
         """Yield for each GPU model the units that would leave a job enough GPUs.
@@ -210,7 +223,7 @@ class StopSearch:
         for model in range(len(machines.models)):
             ok = [fit and each == model for fit, each in zip(fits, machines.model, strict=True)]
             missing = job.workers - sum(ok[gpu] for gpu in idle)
-            freed = [len({gpu for one in unit for gpu in one.gpus if ok[gpu]}) for unit in units]
+            freed = [sum([ok[gpu] for gpu in unit.gpus]) for unit in units]
             enough = [k for k, gpus in enumerate(freed) if gpus >= missing]
             if missing <= 0 or sum(freed) < missing:
                 continue
@@ -226,31 +239,37 @@ class StopSearch:
                     some.remove(k)
             yield [units[k] for k in some]
 
-    def _from_s(self, job: Job) -> float:
-        """Return from when a job may be stopped by law and by the policy's rules."""
-        now_s = self._state.now
-        if now_s - job.arrival_s - job.held(now_s) > self._rules.patience(job):
-            return math.inf
-        return stoppable_from_s(job, float(self._speed[job.workload]), now_s, self._rules.apart_s)
+    def _from_s(self) -> dict[int, tuple[float, float]]:
+        """Return when running jobs may be stopped by law and rules, and their GPU times.
 
-    def _place(self, job: Job) -> tuple[float, int]:
-        return self._order[job.number]
-
-    def _seconds(self, jobs: Sequence[Job]) -> Floats:
-        """Return how long each job would hold GPUs alone if it started now or was stopped."""
-        on = [job.workload for job in jobs]
-        return np.asarray(waiting_work(jobs, self._state.now) / self._speed[on])
+        Only jobs that a waiting job goes before and that may be stopped at some time are named.
+        """
+        if not len(self._waiting):
+            return {}
+        now_s, rules = self._state.now, self._rules
+        running = self._draft.staying_columns
+        first_s, first = float(self._waiting.gpu_time[0]), int(self._waiting.number[0])
+        after = running.gpu_time > first_s
+        after |= (running.gpu_time == first_s) & (running.number > first)
+        found = {}
+        for k in np.flatnonzero(after).tolist():
+            job = running.jobs[k]
+            if now_s - job.arrival_s - job.held(now_s) <= rules.patience(job):
+                speed = float(self._state.best_speed[job.workload])
+                at_s = stoppable_from_s(job, speed, now_s, rules.apart_s)
+                if at_s < math.inf:
+                    found[job.number] = at_s, float(running.gpu_time[k])
+        return found
 
 
 class _Outlook:
     """The completion times that are expected with and without stops."""
 
-    def __init__(
-        self, draft: Draft, ends: Mapping[int, float], seconds: Callable[[Sequence[Job]], Floats]
-    ) -> None:
-        self._ends, self._now, self._seconds = ends, draft.state.now, seconds
-        self._waiting, self._idle = draft.pending(), draft.idle_total
+    def __init__(self, draft: Draft, ends: Mapping[int, float]) -> None:
+        self._state, self._ends = draft.state, ends
+        self._waiting, self._idle = draft.queue.in_order(), draft.idle_total
         self._until_s = busy_until(draft, ends)
+        self._run = ready(len(self._waiting))
         self._as_it_is = self._total(self._waiting, self._until_s, self._idle)
 
     def gain(self, job: Job, stopped: Sequence[Job]) -> float:
@@ -258,29 +277,17 @@ class _Outlook:
         until_s = self._until_s.copy()
         freed = sorted({gpu for one in stopped for gpu in one.gpus})
         until_s[freed] = -np.inf
-        first = [job, *(one for one in self._waiting if one is not job), *stopped]
-        after = self._total(first, until_s, self._idle + len(freed), leads=True)
+        queue = self._waiting.joined([self._waiting, QueueColumns.of(self._state, stopped)])
+        after = queue.number != job.number  # this job leads
+        queue = queue.take(np.lexsort((queue.number, queue.gpu_time, after)))
+        total = self._total(queue, until_s, self._idle + len(freed))
         undisturbed = math.fsum(
-            one.weight * (self._ends[one.number] - self._now) for one in stopped
+            one.weight * (self._ends[one.number] - self._state.now) for one in stopped
         )
-        return self._as_it_is + undisturbed - after
+        return self._as_it_is + undisturbed - total
 
-    def _total(self, jobs: Sequence[Job], until_s: Floats, idle: int, leads: bool = False) -> float:
-        """Return the total weighted completion time of waiting jobs; the first one may lead."""
-        seconds = self._seconds(jobs)
-        workers = np.array([job.workers for job in jobs], dtype=np.int64)
-        weight = np.array([job.weight for job in jobs], dtype=np.float64)
-        number = np.array([job.number for job in jobs], dtype=np.int64)
-        after = np.arange(len(jobs)) >= leads
-        order = np.lexsort((number, _gpu_time(jobs, seconds), after))
-        busy_s = np.sort(until_s[until_s > -np.inf]) - self._now
-        asks = Asks(workers[order], seconds[order], weight[order])
-        starts = layout([0.0] * idle + busy_s.tolist(), asks)
-        return float((weight[order] * (starts + seconds[order])).sum())
-
-
-def _gpu_time(jobs: Sequence[Job], seconds: Floats) -> Floats:
-    """Return the GPU time of each job over its weight; those with less go first."""
-    workers = np.array([job.workers for job in jobs], dtype=np.float64)
-    weight = np.array([job.weight for job in jobs], dtype=np.float64)
-    return np.asarray(seconds * workers / np.maximum(weight, _LEAST_WEIGHT))
+    def _total(self, queue: QueueColumns, until_s: Floats, idle: int) -> float:
+        """Return the total weighted completion time of jobs that start in this order."""
+        busy_s = np.sort(until_s[until_s > -np.inf]) - self._state.now
+        starts = layout([0.0] * idle + busy_s.tolist(), queue.asks(), self._run)
+        return float((queue.weight * (starts + queue.seconds)).sum())

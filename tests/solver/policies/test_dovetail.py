@@ -187,6 +187,20 @@ def test_a_layout_leaves_idle_gpus_to_others():
     assert starts.tolist() == [5.0, 9.0]
 
 
+def test_the_compiled_layout_and_prices_are_the_plain_ones():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        jobs, gpus = rng.integers(0, 40), rng.integers(0, 9)
+        seconds = rng.choice([0.0, 1.0, 2.5, 1e9], jobs) * rng.choice([1.0, rng.random()], jobs)
+        asks = Asks(rng.choice([1, 1, 1, 2, 4, 8], jobs), seconds, rng.random(jobs))
+        free = np.sort(rng.choice([0.0, 0.0, 1.0, 3.0, rng.random()], gpus)).tolist()
+        starts, same = layout(free, asks), layout(free, asks, run=lambda loop: loop)
+        assert starts.tolist() == same.tolist()
+        at = rng.random(5) * 10
+        prices = [GpuPrice(starts, asks, run=run) for run in (None, lambda loop: loop)]
+        assert prices[0].until(at).tolist() == prices[1].until(at).tolist()
+
+
 def test_prices_are_what_starting_earlier_saves():
     # One GPU, idle at 10; jobs of 2 s and 3 s start at 10 and 12. Until 10 a second costs both
     # a second; from 10 to 12 the last one; after that none.
