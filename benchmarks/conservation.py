@@ -15,8 +15,7 @@ import numpy as np
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.instances._record import IDLE
-from dovetail.instances.checking.facts import JobOnGpus, iteration_s
-from dovetail.instances.checking.hosts import HostLoads
+from dovetail.instances.checking.facts import HostLoads, JobOnGpus, iteration_s
 from dovetail.instances.checking.rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.instances.instance import Instance, Job, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.rounds import Round
+from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import host_slowdown
-from dovetail.instances.instance import Job
+from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Assignment
 from dovetail.instances.slowdowns.shares import share_of
 
@@ -38,17 +40,29 @@ def assignments(
     """
     jobs = (preempted or groups.round).instance.jobs
     takes = exchanged or {}
-    order = groups.round.machines.number
-    seats: dict[int, dict[str, int]] = defaultdict(dict)
-    on: dict[str, list[str]] = defaultdict(list)
-    for gpu in sorted(placed, key=order.__getitem__):
-        for member in groups.members(placed[gpu]):
-            chosen = int(groups.job[member])
+    gpus = sorted(placed, key=groups.round.machines.number.__getitem__)
+    first = groups.start[[placed[gpu] for gpu in gpus]]
+    size = groups.start[[placed[gpu] + 1 for gpu in gpus]] - first
+    member = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(size.sum())
+    columns = (groups.job, groups.share, groups.variant, _slowdowns(groups, placed))
+    rows = zip(*(column[member].tolist() for column in columns), strict=True)
+    seats: dict[int, dict[str, _Seat]] = {}
+    on: dict[str, list[str]] = {}
+    for gpu, number in zip(gpus, size.tolist(), strict=True):
+        on[gpu] = []
+        for chosen, share, variant, slowdown in islice(rows, number):
             job = takes.get(chosen, chosen)
-            seats[job][gpu] = member
+            seats.setdefault(job, {})[gpu] = _Seat(share, variant, slowdown)
             on[gpu].append(jobs[job].id)
-    slowdown = _slowdowns(groups, placed)
-    return tuple(_assignment(groups, slowdown, jobs[k], seats[k], on) for k in sorted(seats))
+    return tuple([_assignment(groups, jobs[k], seats[k], on) for k in sorted(seats)])
+
+
+class _Seat(NamedTuple):
+    """A worker's code of its share, its variant and its slowdown."""
+
+    share: int
+    variant: int
+    slowdown: float
 
 
 def _slowdowns(groups: Groups, placed: Mapping[str, int]) -> Floats:
@@ -65,31 +79,38 @@ def _slowdowns(groups: Groups, placed: Mapping[str, int]) -> Floats:
 
 
 def _assignment(
-    groups: Groups,
-    slowdown: Floats,
-    job: Job,
-    seats: Mapping[str, int],
-    on: Mapping[str, list[str]],
+    groups: Groups, job: Job, seats: Mapping[str, _Seat], on: Mapping[str, list[str]]
 ) -> Assignment:
     gpus = _in_order_of_ranks(job, seats)
-    members = [seats[gpu] for gpu in gpus]
-    shares = tuple(share_of(int(groups.share[m])) for m in members)
-    sub_batch = groups.variants[int(groups.variant[members[0]])].sub_batch
-    batch = groups.round.instance.workloads[job.workload].batch
-    held = job.gpus, job.shares, job.sub_batch or (batch and batch.size)
+    held = [seats[gpu] for gpu in gpus]
+    shares = tuple([share_of(seat.share) for seat in held])
+    sub_batch = groups.variants[held[0].variant].sub_batch
     return Assignment(
         job=job.id,
         gpus=gpus,
         share=shares,
-        slowdown=max(float(slowdown[m]) for m in members),
+        slowdown=max([seat.slowdown for seat in held]),
         sub_batch=sub_batch,
-        co_runners=tuple(tuple(other for other in on[gpu] if other != job.id) for gpu in gpus),
-        start=(gpus, shares, sub_batch) != held,
+        co_runners=tuple([tuple([name for name in on[gpu] if name != job.id]) for gpu in gpus]),
+        start=not (job.running and _stays(groups.round.instance, job, gpus, shares, sub_batch)),
     )
 
 
-def _in_order_of_ranks(job: Job, seats: Mapping[str, int]) -> tuple[str, ...]:
+def _stays(
+    instance: Instance,
+    job: Job,
+    gpus: tuple[str, ...],
+    shares: tuple[AnyShare, ...],
+    sub_batch: int | None,
+) -> bool:
+    batch = instance.workloads[job.workload].batch
+    now = job.gpus, job.shares, job.sub_batch or (batch and batch.size)
+    return now == (gpus, shares, sub_batch)
+
+
+def _in_order_of_ranks(job: Job, seats: Mapping[str, _Seat]) -> tuple[str, ...]:
     """Return the GPUs of a job; workers that stay on their GPU keep their rank."""
-    held = job.gpus or ()
-    free = iter([gpu for gpu in seats if gpu not in held])
-    return tuple(gpu if gpu in seats else next(free) for gpu in held) or tuple(seats)
+    if job.gpus is None:
+        return tuple(seats)
+    free = iter([gpu for gpu in seats if gpu not in job.gpus])
+    return tuple(gpu if gpu in seats else next(free) for gpu in job.gpus)

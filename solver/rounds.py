@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.candidates.sites import plan_value
@@ -31,6 +32,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stopped
 from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.solver.backends.milp import model_text
 from dovetail.solver.explaining.explanations import reasons
 from dovetail.solver.outside import path_of
@@ -406,16 +408,27 @@ def _uncompiled(solver: str) -> list[str]:
 
 
 class UnknownPairs(NamedTuple):
-    """The pairs of workloads in use without a known slowdown, which may not share."""
+    """The pairs of workloads in use without a known slowdown, which may not share.
+
+    Attributes
+    ----------
+    jobs : Counter of str
+        The jobs of each workload.
+    workloads : mapping of str to int
+        The number of each workload that has slowdowns.
+    known : (n,) int
+        The known pairs, each as one number, ascending.
+    """
 
     jobs: Counter[str]
-    known: Collection[frozenset[str]]
+    workloads: Mapping[str, int]
+    known: Ints
 
     @classmethod
     def of(cls, instance: Instance) -> UnknownPairs:
         """Return the unknown pairs of an instance."""
         jobs = Counter(job.workload for job in instance.jobs)
-        return cls(jobs, _known_pairs(instance, jobs))
+        return cls(jobs, instance.slowdowns.number, _known_pairs(instance.slowdowns, jobs))
 
     @property
     def total(self) -> int:
@@ -430,27 +443,25 @@ class UnknownPairs(NamedTuple):
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Yield the two workloads of each unknown pair."""
+        known = set(self.known.tolist())
         for a, b in combinations_with_replacement(self.jobs, 2):
-            if (a != b or self.jobs[a] > 1) and frozenset((a, b)) not in self.known:
+            one, other = sorted((self.workloads.get(a, -1), self.workloads.get(b, -1)))
+            pair = one * len(self.workloads) + other
+            if (a != b or self.jobs[a] > 1) and (one < 0 or pair not in known):
                 yield a, b
 
 
-def _known_pairs(instance: Instance, jobs: Counter[str]) -> set[frozenset[str]]:
-    """Return the pairs that jobs of a round could form and that have an entry."""
-    known = instance.slowdowns
+def _known_pairs(known: Slowdowns, jobs: Counter[str]) -> Ints:
+    """Return the pairs that jobs of a round could form and that have an entry, ascending."""
     count = np.array([jobs[name] for name in known.names], dtype=np.int64)
-    one, other = known.workload.T
-    able = (count[one] > 0) & (count[other] > 0) & ((one != other) | (count[one] > 1))
-    low, high = np.sort(known.workload[able], axis=1).T
-    numbers = np.unique(low.astype(np.int64) * len(count) + high)
-    ends = zip(*(end.tolist() for end in np.divmod(numbers, len(count))), strict=True)
-    return {frozenset((known.names[a], known.names[b])) for a, b in ends} | {
-        names
-        for names in (frozenset(entry.workloads) for entry in known.sets.values())
-        if len(names) <= 2
-        and sum(jobs[name] > 0 for name in names) == len(names)
-        and sum(jobs[name] for name in names) > 1
-    }
+    number = known.number
+    of_sets = [sorted(number[name] for name in entry.workloads) for entry in known.sets.values()]
+    ends = [(each[0], each[-1]) for each in of_sets if len(set(each)) <= 2]
+    low, high = np.sort(np.concatenate([known.workload, np.array(ends).reshape(-1, 2)]), axis=1).T
+    low, high = low.astype(np.int64), high.astype(np.int64)
+    able = (count[low] > 0) & (count[high] > 0) & ((low != high) | (count[low] > 1))
+    pairs = np.sort((low * len(count) + high)[able])
+    return pairs[np.diff(pairs, prepend=-1) > 0]
 
 
 def _unknown_notes(instance: Instance) -> list[str]:

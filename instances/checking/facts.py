@@ -1,21 +1,36 @@
-"""The checker's view of placed jobs and their GPUs.
+"""The checker's view of placed jobs, their GPUs and their hosts.
 
 It follows the definitions of the formats only, independent of the planning code.
+
+A worker asks for a fraction of a resource of its node, at most 1/k if the node's GPUs can hold k
+workers of its job. If the fractions on a node sum to more than 1, jobs that ask for the resource
+are slowed down by the sum.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import combinations
-from typing import Literal
+from math import fsum
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from dovetail.instances._record import IDLE, AnyShare, Confidence, Record, Text
-from dovetail.instances.checking.hosts import HostLoads
-from dovetail.instances.instance import Batch, Instance, Job, Place, Workload
-from dovetail.instances.slowdowns.entry import SlowdownEntry, Source
+from dovetail.instances.instance import (
+    Batch,
+    HostResources,
+    Instance,
+    Job,
+    Node,
+    Place,
+    Workload,
+    jobs_of,
+)
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, Members, Source
 from dovetail.instances.slowdowns.shares import share_code
 
 RuleName = Literal[
@@ -35,8 +50,11 @@ RuleName = Literal[
 ]
 
 
-_Members = tuple[tuple[str, int], ...]
-"""Workloads and shares (0: none), sorted."""
+_Key = tuple[str, Members]
+"""The model of a GPU and the jobs on it, sorted."""
+
+FULL = 1.001
+"""The sum of fractions of a host's resource above which jobs are slowed down."""
 
 
 class Violation(Record):
@@ -50,35 +68,53 @@ class Violation(Record):
         return f"{self.where}: {self.rule}: {self.message}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class JobOnGpus:
-    """A job on its GPUs: the share on each, and the sub-batch (None without ``batch``)."""
+    """A job on its GPUs: the share on each, and the sub-batch (None without ``batch``).
+
+    Attributes
+    ----------
+    starting : bool
+        Whether the plan starts the job; otherwise it runs already.
+    growth : float
+        The factor of its sub-batch on slowdowns: t(k) / t(0).
+    memory_mib : float
+        Memory of one worker, in MiB.
+    """
 
     job: Job
     workload: Workload
     share: Mapping[str, AnyShare]
     sub_batch: int | None
+    starting: bool = field(init=False)
+    growth: float = field(init=False, default=1.0)
+    memory_mib: float = field(init=False)
 
-    @property
-    def starting(self) -> bool:
-        """Whether the plan starts the job; otherwise it runs already."""
-        return not self.job.running
+    def __post_init__(self) -> None:
+        self.starting = not self.job.running
+        self.memory_mib = self.workload.memory_mib
+        batch, size = self.workload.batch, self.sub_batch
+        if batch is not None and size is not None and size != batch.size:
+            self.growth = iteration_s(batch, size) / iteration_s(batch, batch.size)
+            self.memory_mib = batch.fixed_mib + batch.mib_per_sample * size
 
-    @cached_property
-    def growth(self) -> float:
-        """The factor of its sub-batch on slowdowns: t(k) / t(0)."""
-        batch = self.workload.batch
-        if batch is None or self.sub_batch is None:
-            return 1.0
-        return iteration_s(batch, self.sub_batch) / iteration_s(batch, batch.size)
 
-    @cached_property
-    def memory_mib(self) -> float:
-        """Memory of one worker, in MiB."""
-        batch = self.workload.batch
-        if batch is None or self.sub_batch is None or self.sub_batch == batch.size:
-            return self.workload.memory_mib
-        return batch.fixed_mib + batch.mib_per_sample * self.sub_batch
+def running_jobs(instance: Instance) -> list[JobOnGpus]:
+    """Return the running jobs on the GPUs that they hold."""
+    return [
+        on_gpus(instance, job, dict(zip(job.gpus or (), job.shares, strict=True)), job.sub_batch)
+        for job in jobs_of(instance, "running")
+    ]
+
+
+def on_gpus(
+    instance: Instance, job: Job, share: Mapping[str, AnyShare], sub_batch: int | None
+) -> JobOnGpus:
+    """Return a job with its share on each of some GPUs, at full batch if no other is given."""
+    workload = instance.workloads[job.workload]
+    if sub_batch is None and workload.batch is not None:
+        sub_batch = workload.batch.size
+    return JobOnGpus(job, workload, share, sub_batch)
 
 
 def iteration_s(batch: Batch, sub_batch: int) -> float:
@@ -95,9 +131,8 @@ def iteration_s(batch: Batch, sub_batch: int) -> float:
     return (steps - 1) * compute + longest * norm
 
 
-@dataclass(frozen=True)
-class Effect:
-    """The slowdown of a job on one GPU.
+class Effect(NamedTuple):
+    """The slowdown of a job on one GPU, or the largest on all.
 
     Its gSLA is compared with ``bound``. With ``later``, the bound applies after other jobs have
     ended.
@@ -111,11 +146,16 @@ class Effect:
         """Return the effect slowed down by a further factor."""
         if factor == 1.0:
             return self
-        return replace(self, slowdown=self.slowdown * factor, bound=self.bound * factor)
+        return Effect(self.slowdown * factor, self.bound * factor, self.later)
 
     def then(self, bound: float) -> Effect:
         """Return the effect with the bound of a later time, if it is larger."""
-        return replace(self, bound=bound, later=True) if bound > self.bound else self
+        return Effect(self.slowdown, bound, True) if bound > self.bound else self
+
+    def beside(self, other: Effect) -> Effect:
+        """Return the largest slowdown and bound of workers of one job."""
+        worse = other if other.bound > self.bound else self
+        return worse._replace(slowdown=max(self.slowdown, other.slowdown))
 
 
 class Origin(Record):
@@ -147,14 +187,67 @@ class Origin(Record):
 _WEAKEST_FIRST: tuple[Source, ...] = ("estimate", "model", "measured")
 
 
-@dataclass(frozen=True, eq=False)
-class GpuOccupants:
-    """The jobs on one GPU and their slowdowns, None if these are not known."""
+class Together(NamedTuple):
+    """What the instance knows of jobs that may share a GPU.
+
+    Attributes
+    ----------
+    members : tuple
+        Workload and code of the share of each.
+    slowdown, bound, tail : tuple of float
+        The slowdown of each at full batch, and what its gSLA is compared with, for jobs of
+        priority ``batch`` and ``latency``.
+    power_w : float or None
+        The power of the GPU.
+    source, confidence
+        The origin of the slowdowns.
+    """
+
+    members: Members
+    slowdown: Sequence[float]
+    bound: Sequence[float]
+    tail: Sequence[float]
+    power_w: float | None
+    source: Source | None
+    confidence: float | None
+
+    def of(self, member: tuple[str, int], latency: bool) -> Effect:
+        """Return the effect on one of the members."""
+        k = self.members.index(member)
+        return Effect(self.slowdown[k], (self.tail if latency else self.bound)[k])
+
+
+class GpuOccupants(NamedTuple):
+    """The jobs on one GPU.
+
+    Attributes
+    ----------
+    place : Place
+        The GPU.
+    jobs : tuple of JobOnGpus
+        The jobs.
+    ids : tuple of str
+        Their ids.
+    joined : bool
+        Whether the plan starts one of them.
+    memory_mib : float
+        Memory in use, with the cluster's reserve.
+    together : Together or None
+        What is known of two or more jobs; None if they may not share.
+    effects : tuple of Effect or None
+        The slowdown of each job, None if these are not known.
+    power_w : float or None
+        The power of the GPU, if it is known.
+    """
 
     place: Place
     jobs: tuple[JobOnGpus, ...]
-    effects: tuple[Effect, ...] | None
-    power_w: float | None
+    ids: tuple[str, ...]
+    joined: bool
+    memory_mib: float
+    together: Together | None = None
+    effects: tuple[Effect, ...] | None = None
+    power_w: float | None = None
 
     @property
     def name(self) -> str:
@@ -164,22 +257,13 @@ class GpuOccupants:
     @property
     def shares(self) -> tuple[AnyShare, ...]:
         """The share of each job on this GPU."""
-        return tuple(placed.share[self.name] for placed in self.jobs)
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of the jobs."""
-        return tuple(placed.job.id for placed in self.jobs)
-
-    @property
-    def joined(self) -> bool:
-        """Whether the plan starts a job here."""
-        return any(placed.starting for placed in self.jobs)
+        name = self.place.gpu.id
+        return tuple([placed.share[name] for placed in self.jobs])
 
     @property
     def share_sum(self) -> int:
         """The sum of the caps, in percent."""
-        return sum(share for share in self.shares if share is not None and share != IDLE)
+        return sum([share for share in self.shares if share is not None and share != IDLE])
 
 
 class Occupancy:
@@ -203,161 +287,307 @@ class Occupancy:
     ) -> None:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
-        self._entries = instance.entries
-        self._left: dict[tuple[str, _Members], tuple[SlowdownEntry, ...]] = {}
         self.hosts = HostLoads(instance, self.placed.values())
         residents: dict[str, list[JobOnGpus]] = {}
         for each in self.placed.values():
             for gpu in each.share:
                 residents.setdefault(gpu, []).append(each)
         # The load of a host changes what happens on all of its GPUs.
-        known = None if before is None or self.hosts.load else before.gpus
+        known = {} if before is None or self.hosts.load else before.gpus
+        self._known = _Known(instance)
+        together = {
+            gpu: (instance.places[gpu].gpu.model, _members(gpu, jobs))
+            for gpu, jobs in residents.items()
+            if len(jobs) > 1
+        }
+        self._known.read(together.values())
         self.gpus: dict[str, GpuOccupants] = {}
         for gpu, jobs in residents.items():
-            there = known.get(gpu) if known else None
+            there = known.get(gpu)
             if there is None or there.jobs != tuple(jobs):
-                there = self._occupants(gpu, jobs)
+                there = self._occupants(gpu, tuple(jobs), together.get(gpu))
             self.gpus[gpu] = there
 
     @cached_property
     def effects(self) -> Mapping[str, Effect]:
         """The largest slowdown and bound of each job, without jobs whose slowdown is not known."""
-        seen: dict[str, list[Effect]] = {name: [] for name in self.placed}
+        found: dict[str, Effect] = {}
+        unknown: set[str] = set()
         for on_gpu in self.gpus.values():
-            for name, effect in zip(on_gpu.ids, on_gpu.effects or (), strict=False):
-                seen[name].append(effect)
-        return {
-            name: replace(
-                max(effects, key=lambda each: each.bound),
-                slowdown=max(each.slowdown for each in effects),
-            )
-            for name, effects in seen.items()
-            if len(effects) == len(self.placed[name].share)
-        }
+            if on_gpu.effects is None:
+                unknown.update(on_gpu.ids)
+                continue
+            for placed, effect in zip(on_gpu.jobs, on_gpu.effects, strict=True):
+                name = placed.job.id
+                seen = found.get(name)
+                found[name] = effect if seen is None else seen.beside(effect)
+        return {name: found[name] for name in self.placed if name not in unknown}
 
     @cached_property
     def origins(self) -> Mapping[str, Origin]:
         """The origin of each job's slowdown, without jobs alone or without a stated source."""
         found: dict[str, Origin] = {}
         for on_gpu in self.gpus.values():
-            entry = self.entry(on_gpu) if len(on_gpu.jobs) > 1 else None
-            if entry is None or entry.source is None:
+            known = on_gpu.together
+            if known is None or known.source is None:
                 continue
-            origin = Origin(source=entry.source, confidence=entry.confidence)
+            origin = _origin(known.source, known.confidence)
             for name in on_gpu.ids:
                 found[name] = min(found.get(name, origin), origin, key=lambda each: each.rank)
         return found
 
-    def memory_mib(self, on_gpu: GpuOccupants) -> float:
-        """Return the memory in use on a GPU, including the cluster's reserve."""
+    def _occupants(self, gpu: str, jobs: tuple[JobOnGpus, ...], key: _Key | None) -> GpuOccupants:
         cluster = self.instance.cluster
-        resident = sum(placed.memory_mib + cluster.per_process_mib for placed in on_gpu.jobs)
-        return cluster.reserve_mib + resident
+        on_gpu = GpuOccupants(
+            place=self.instance.places[gpu],
+            jobs=jobs,
+            ids=tuple([placed.job.id for placed in jobs]),
+            joined=any(placed.starting for placed in jobs),
+            memory_mib=cluster.reserve_mib
+            + sum([placed.memory_mib + cluster.per_process_mib for placed in jobs]),
+        )
+        effects, together, power_w = self._effects(on_gpu, key)
+        if effects is not None and self.hosts.load:
+            factors = (self.hosts.slowdown(placed, gpu) for placed in jobs)
+            effects = tuple(each.times(f) for each, f in zip(effects, factors, strict=True))
+        return on_gpu._replace(effects=effects, together=together, power_w=power_w)
 
-    def entry(self, on_gpu: GpuOccupants) -> SlowdownEntry | None:
-        """Return the entry for two or more jobs on a GPU, or None if they may not share."""
-        return self._entry(on_gpu.place, on_gpu.name, on_gpu.jobs)
+    def _effects(
+        self, on_gpu: GpuOccupants, key: _Key | None
+    ) -> tuple[tuple[Effect, ...] | None, Together | None, float | None]:
+        """Return the effects on the jobs of a GPU, what is known of them, and the power."""
+        jobs, gpu = on_gpu.jobs, on_gpu.name
+        if key is None:
+            (placed,) = jobs
+            alone = _alone(placed, gpu)
+            return None if alone is None else (alone,), None, placed.workload.power_w
+        together = self._known.of(key)
+        if together is not None:
+            left = self._known.left_of(key)
+            effects = tuple([_until_it_ends(placed, together, left, gpu) for placed in jobs])
+            return effects, together, together.power_w
+        if on_gpu.joined:
+            return None, None, None
+        # Running jobs are accepted as they are: without an entry each is treated as if alone.
+        each = (_alone(placed, gpu) for placed in jobs)
+        return tuple(effect for effect in each if effect is not None), None, None
 
-    def _entry(self, place: Place, gpu: str, jobs: Sequence[JobOnGpus]) -> SlowdownEntry | None:
-        key = tuple(sorted((placed.job.workload, share_code(placed.share[gpu])) for placed in jobs))
-        return self._known(place.gpu.model, key)
 
-    def _known(self, model: str, key: _Members) -> SlowdownEntry | None:
-        entry = self._entries.get((model, key), self._entries.get((None, key)))
+class _Known:
+    """What an instance knows of jobs that share a GPU, as far as it was asked for.
+
+    Pairs are read from the columns of its slowdowns, many at a time.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._found: dict[_Key, Together | None] = {}
+        self._left: dict[_Key, tuple[Together, ...]] = {}
+
+    def of(self, key: _Key) -> Together | None:
+        """Return what is known of two or more jobs, or None if they may not share."""
+        if key not in self._found:
+            self.read([key])
+        return self._found[key]
+
+    def read(self, keys: Iterable[_Key]) -> None:
+        """Read what is known of many."""
+        pairs = []
+        for key in dict.fromkeys(keys):
+            if len(key[1]) == 2:
+                pairs.append(key)
+            else:
+                self._found[key] = self._set(*key)
+        if pairs:
+            self._found.update(dict.fromkeys(pairs))
+            self._found.update(self._pairs(pairs))
+
+    def _pairs(self, keys: Sequence[_Key]) -> Iterator[tuple[_Key, Together]]:
+        known = self._instance.slowdowns
+        row = known.holding(keys)
+        mode = MODES.index(self._instance.cluster.sharing)
+        may = np.flatnonzero(row >= 0)
+        may = may[known.may_share[row[may]] & (known.mode[row[may]] == mode)]
+        row = row[may]
+        first = [known.number[keys[k][1][0][0]] for k in may.tolist()]
+        code = [keys[k][1][0][1] for k in may.tolist()]
+        turned = (known.workload[row, 0] != first) | (known.share[row, 0] != code)
+        order = np.where(turned[:, None], [1, 0], [0, 1])
+        slowdown, upper, p99 = (
+            np.take_along_axis(column[row], order, axis=1)
+            for column in (known.slowdown, known.upper, known.p99)
+        )
+        bound = np.where(np.isnan(upper), slowdown, upper)
+        tail = np.where(np.isnan(p99), bound, p99)
+        figures = (slowdown, bound, tail, known.power_w[row], known.confidence[row])
+        columns = (column.tolist() for column in (may, known.source[row], *figures))
+        for k, source, slow, most, late, power_w, confidence in zip(*columns, strict=True):
+            yield (
+                keys[k],
+                Together(
+                    members=keys[k][1],
+                    slowdown=slow,
+                    bound=most,
+                    tail=late,
+                    power_w=None if power_w != power_w else power_w,
+                    source=None if source < 0 else SOURCES[source],
+                    confidence=None if confidence != confidence else confidence,
+                ),
+            )
+
+    def _set(self, model: str, members: Members) -> Together | None:
+        known = self._instance.entries
+        entry = known.get((model, members), known.get((None, members)))
         if entry is None or entry.slowdown is None:
             return None
-        return entry if entry.mode == self.instance.cluster.sharing else None
+        if entry.mode != self._instance.cluster.sharing:
+            return None
+        bound = entry.upper or entry.slowdown
+        codes = map(share_code, entry.shares)
+        return Together(
+            tuple(zip(entry.workloads, codes, strict=True)),
+            entry.slowdown,
+            bound,
+            entry.p99 or bound,
+            entry.power_w,
+            entry.source,
+            entry.confidence,
+        )
 
-    def _left_of(self, model: str, key: _Members) -> tuple[SlowdownEntry, ...]:
-        """Return the entries of all smaller sets that may remain when other jobs have ended."""
-        if len(key) < 3:
+    def left_of(self, key: _Key) -> tuple[Together, ...]:
+        """Return all smaller sets that may remain when other jobs have ended."""
+        model, members = key
+        if len(members) < 3:
             return ()
-        if (model, key) not in self._left:
-            there = Counter(key)
-            pairs = set(combinations(key, 2))
+        if key not in self._left:
+            there = Counter(members)
+            pairs = set(combinations(members, 2))
             named = pairs | {
                 smaller
                 for first_two in pairs
                 for smaller in self._by_first_two.get(first_two, ())
-                if len(smaller) < len(key) and Counter(smaller) <= there
+                if len(smaller) < len(members) and Counter(smaller) <= there
             }
-            found = (self._known(model, smaller) for smaller in sorted(named))
-            self._left[model, key] = tuple(entry for entry in found if entry is not None)
-        return self._left[model, key]
+            found = (self.of((model, smaller)) for smaller in sorted(named))
+            self._left[key] = tuple(known for known in found if known is not None)
+        return self._left[key]
 
     @cached_property
-    def _by_first_two(self) -> Mapping[_Members, list[_Members]]:
+    def _by_first_two(self) -> Mapping[Members, list[Members]]:
         """The members of all sets on any model, by their first two members."""
-        found: dict[_Members, list[_Members]] = {}
-        for entry in self.instance.slowdowns.sets.values():
+        found: dict[Members, list[Members]] = {}
+        for entry in self._instance.slowdowns.sets.values():
             _, key = entry.key
             found.setdefault(key[:2], []).append(key)
         return found
 
-    def _occupants(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
-        on_gpu = self._on_gpu(gpu, residents)
-        if on_gpu.effects is None or not self.hosts.load:
-            return on_gpu
-        factors = (self.hosts.slowdown(placed, gpu) for placed in residents)
-        effects = zip(on_gpu.effects, factors, strict=False)
-        return replace(on_gpu, effects=tuple(effect.times(f) for effect, f in effects))
 
-    def _on_gpu(self, gpu: str, residents: Sequence[JobOnGpus]) -> GpuOccupants:
-        place, jobs = self.instance.places[gpu], tuple(residents)
-        if len(jobs) == 1:
-            return GpuOccupants(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
-        entry = self._entry(place, gpu, jobs)
-        if entry is not None:
-            left = [entry, *self._left_of(place.gpu.model, entry.key[1])]
-            effects = tuple(_until_it_ends(placed, left, placed.share[gpu]) for placed in jobs)
-            return GpuOccupants(place, jobs, effects, entry.power_w)
-        if any(placed.starting for placed in jobs):
-            return GpuOccupants(place, jobs, None, None)
-        # Running jobs are accepted as they are: without an entry each is treated as if alone.
-        return GpuOccupants(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
+def _members(gpu: str, jobs: Sequence[JobOnGpus]) -> Members:
+    return tuple(sorted([(each.job.workload, share_code(each.share[gpu])) for each in jobs]))
 
 
-def _alone(placed: JobOnGpus, gpu: str) -> tuple[Effect, ...] | None:
+@cache
+def _origin(source: Source, confidence: float | None) -> Origin:
+    return Origin(source=source, confidence=confidence)
+
+
+def _alone(placed: JobOnGpus, gpu: str) -> Effect | None:
     slowdown = _capped(placed.workload, placed.share[gpu])
     if slowdown is None and placed.starting:
         return None
     alone = (1.0 if slowdown is None else slowdown) * placed.growth
-    return (Effect(alone, alone),)
+    return Effect(alone, alone)
 
 
 def _capped(workload: Workload, share: AnyShare) -> float | None:
-    if share in (None, IDLE):
+    if share is None or share == IDLE:
         return 1.0
     full, capped = workload.throughput.get(100), workload.throughput.get(share)
     return full / capped if full is not None and capped is not None else None
 
 
-def _until_it_ends(placed: JobOnGpus, left: Sequence[SlowdownEntry], share: AnyShare) -> Effect:
+def _until_it_ends(
+    placed: JobOnGpus, together: Together, left: Sequence[Together], gpu: str
+) -> Effect:
     """Return a job's slowdown with all others, and the worst case after some of them have ended.
 
-    The entry of all jobs comes first. The job keeps its share and its sub-batch.
+    The job keeps its share and its sub-batch.
     """
-    me = placed.job.workload, share
-    among = [
-        _beside(placed, entry, members.index(me))
-        for entry in left
-        if me in (members := _members(entry))
-    ]
+    share, latency = placed.share[gpu], placed.job.priority == "latency"
+    me = placed.job.workload, share_code(share)
+    effect = together.of(me, latency)
+    for known in left:
+        if me in known.members:
+            effect = effect.then(known.of(me, latency).bound)
     alone = _capped(placed.workload, share)
-    effect = among[0]
-    for bound in (*(each.bound for each in among[1:]), 1.0 if alone is None else alone):
-        effect = effect.then(bound)
-    return effect.times(placed.growth)
+    return effect.then(1.0 if alone is None else alone).times(placed.growth)
 
 
-def _members(entry: SlowdownEntry) -> list[tuple[str, AnyShare]]:
-    return list(zip(entry.workloads, entry.shares, strict=True))
+_OF_METRICS = {
+    "pcie_bytes_s": ("pcie_rx_bytes_s", "pcie_tx_bytes_s"),
+    "net_bytes_s": ("net_rx_bytes_s", "net_tx_bytes_s"),
+}
 
 
-def _beside(placed: JobOnGpus, entry: SlowdownEntry, k: int) -> Effect:
-    """Return the slowdown of the job as the k-th member of an entry, at full batch."""
-    slowdown = entry.slowdown or ()
-    bound = entry.upper or slowdown
-    if placed.job.priority == "latency" and entry.p99 is not None:
-        bound = entry.p99
-    return Effect(slowdown[k], bound[k])
+class HostLoads:
+    """The load of each resource of all nodes.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    placed : iterable of JobOnGpus
+        The jobs that hold GPUs.
+    """
+
+    def __init__(self, instance: Instance, placed: Iterable[JobOnGpus]) -> None:
+        self._nodes = {node.id: node for node in instance.cluster.nodes if node.host}
+        self._places = instance.places
+        asked: dict[tuple[str, str], list[float]] = {}
+        for each in placed if self._nodes else ():
+            for gpu in each.share:
+                for name, part in self.parts(each, gpu).items():
+                    asked.setdefault((self.node_of(gpu), name), []).append(part)
+        self.load = {key: fsum(parts) for key, parts in asked.items()}
+
+    def parts(self, placed: JobOnGpus, gpu: str) -> Mapping[str, float]:
+        """Return the fraction of each resource that the worker on a GPU asks for, if any."""
+        node = self._nodes.get(self.node_of(gpu))
+        if node is None or node.host is None:
+            return {}
+        most = 1 / min(placed.job.workers, len(node.devices))
+        asked = _asked(node, placed.workload)
+        return {name: min(part, most) for name, part in asked.items()}
+
+    def slowdown(self, placed: JobOnGpus, gpu: str) -> float:
+        """Return how much the host slows the worker of a job on a GPU."""
+        node = self.node_of(gpu)
+        loads = (self.load[node, name] for name in self.parts(placed, gpu))
+        return max((load for load in loads if load > FULL), default=1.0)
+
+    def node_of(self, gpu: str) -> str:
+        """Return the id of a GPU's node."""
+        return self._places[gpu].node
+
+    def over_capacity(self) -> Iterator[tuple[str, str, float]]:
+        """Yield node, resource and load for each overloaded resource."""
+        for (node, name), load in self.load.items():
+            if load > FULL:
+                yield node, name, load
+
+
+def _asked(node: Node, workload: Workload) -> dict[str, float]:
+    found = {}
+    for name in HostResources.model_fields:
+        has, needs = getattr(node.host, name), _need(workload, name)
+        if has and needs:
+            found[name] = needs / has
+    return found
+
+
+def _need(workload: Workload, name: str) -> float:
+    own = getattr(workload.host, name, None)
+    if own is not None:
+        return float(own)
+    metrics = (getattr(workload.metrics, metric, None) for metric in _OF_METRICS.get(name, ()))
+    return max((value for value in metrics if value is not None), default=0.0)

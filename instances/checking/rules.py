@@ -1,14 +1,20 @@
-"""The hard constraints of the round problem, one function each, and the warnings.
+"""The hard constraints of the round problem, one function each, the warnings, and the objectives.
 
 ``before`` holds the running jobs only, ``after`` also the jobs that the plan starts. A constraint
 is checked only if a job starts; breaches among running jobs close their GPUs to starting jobs and
-are otherwise warnings.
+are otherwise warnings. The objectives are recomputed from their definitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
+from math import fsum, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.checking.completion import TOLERANCE, CheckedCompletion
@@ -20,13 +26,15 @@ from dovetail.instances.checking.facts import (
     RuleName,
     Violation,
 )
-from dovetail.instances.checking.hosts import over_capacity
-from dovetail.instances.instance import Cluster
+from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.slowdowns.columns import Slowdowns
+from dovetail.instances.slowdowns.shares import CODES
 
 MEMORY_TOLERANCE_MIB = 1e-6
 GSLA_TOLERANCE = 1e-9
 JCT_TOLERANCE = 1e-9
+LEAST_SENSITIVITY = 0.01
 
 
 def broken_rules(
@@ -56,9 +64,9 @@ def existing_breaches(before: Occupancy) -> Iterator[str]:
     """Yield a line for each rule that the running jobs already break among themselves."""
     cluster = before.instance.cluster
     for on_gpu in before.gpus.values():
-        yield from map(str, _memory(before, on_gpu))
+        yield from map(str, _memory(on_gpu))
         yield from map(str, _share_sum(cluster, on_gpu))
-        if len(on_gpu.jobs) > 1 and before.entry(on_gpu) is None:
+        if len(on_gpu.jobs) > 1 and on_gpu.together is None:
             rule = f"no slowdown is known of {listed(on_gpu.ids)} together, each counted as alone"
             yield str(_broken("entry", f"GPU {on_gpu.name}", rule))
     if cluster.gang_sharing == "whole":
@@ -70,11 +78,15 @@ def existing_breaches(before: Occupancy) -> Iterator[str]:
 
 def _gang(after: Occupancy, placed: JobOnGpus) -> Iterator[Violation]:
     """1: exactly ``workers`` distinct GPUs of one model."""
-    where, workers = f"job {placed.job.id}", placed.job.workers
+    workers = placed.job.workers
     if len(placed.share) != workers:
-        yield _broken("gang", where, f"needs {workers} distinct GPUs, has {len(placed.share)}")
+        rule = f"needs {workers} distinct GPUs, has {len(placed.share)}"
+        yield _broken("gang", f"job {placed.job.id}", rule)
+    if len(placed.share) == 1:
+        return
     models = {after.instance.places[gpu].gpu.model for gpu in placed.share}
     if len(models) > 1:
+        where = f"job {placed.job.id}"
         yield _broken("gang", where, f"needs GPUs of one model, has {listed(sorted(models))}")
 
 
@@ -84,11 +96,13 @@ def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
     Under time slicing no share is a cap.
     """
     for gpu, share in placed.share.items():
-        if share is not None and share not in cluster.shares:
+        if share is None:
+            continue
+        if share not in cluster.shares:
             allowed = listed(map(str, cluster.shares)) or "none"
             rule = f"share {share} on {gpu} is not one of the cluster's shares ({allowed})"
             yield _broken("share", f"job {placed.job.id}", rule)
-        elif share not in (None, IDLE) and cluster.sharing == "time_sliced":
+        elif share != IDLE and cluster.sharing == "time_sliced":
             rule = f"share {share} on {gpu} is a cap, which time-sliced jobs cannot have"
             yield _broken("share", f"job {placed.job.id}", rule)
         elif share == IDLE and placed.workload.isolation is None:
@@ -98,10 +112,9 @@ def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
 
 def _sub_batch(placed: JobOnGpus) -> Iterator[Violation]:
     """A starting job's sub-batch is one that gradient accumulation allows."""
-    batch = placed.workload.batch
-    where = f"job {placed.job.id}"
     if placed.sub_batch is None:
         return
+    batch, where = placed.workload.batch, f"job {placed.job.id}"
     if batch is None:
         rule = f"workload {placed.job.workload} has no batch, got sub-batch {placed.sub_batch}"
         yield _broken("sub_batch", where, rule)
@@ -113,28 +126,27 @@ def _sub_batch(placed: JobOnGpus) -> Iterator[Violation]:
 def _gpu_rules(before: Occupancy, after: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
     """2 and 3: the rules for all jobs on one GPU."""
     cluster, where = after.instance.cluster, f"GPU {on_gpu.name}"
-    own = after.instance.places[on_gpu.name].gpu.max_jobs
-    most = cluster.max_jobs_per_gpu if own is None else min(cluster.max_jobs_per_gpu, own)
+    most = cluster.most_on(on_gpu.place.gpu)
     if len(on_gpu.jobs) > most:
         rule = f"holds {len(on_gpu.jobs)} jobs, at most {most} may"
         yield _broken("capacity", where, rule)
     yield from _share_sum(cluster, on_gpu)
-    yield from _memory(after, on_gpu)
+    yield from _memory(on_gpu)
     if len(on_gpu.jobs) == 1:
         yield from _starts_alone(cluster, on_gpu)
     elif _without_entry(before, on_gpu.name):
         running = listed(before.gpus[on_gpu.name].ids)
         yield _broken("entry", where, f"holds {running} without an entry, nothing may join")
-    elif after.entry(on_gpu) is None:
+    elif on_gpu.together is None:
         yield _broken("entry", where, f"no entry lets {_members(on_gpu)} share")
 
 
 def _starts_alone(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
     """2: alone, a job has no cap, or with ``start_capped`` a cap of known throughput."""
     (placed,), (share,) = on_gpu.jobs, on_gpu.shares
-    where = f"job {placed.job.id}"
     if share is None:
         return
+    where = f"job {placed.job.id}"
     if not cluster.start_capped:
         yield _broken("share", where, f"starts alone on {on_gpu.name} at share {share}, not null")
     elif on_gpu.effects is None:
@@ -143,14 +155,15 @@ def _starts_alone(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]
 
 
 def _share_sum(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
-    if on_gpu.share_sum > cluster.share_sum:
-        rule = f"caps sum to {on_gpu.share_sum} > {cluster.share_sum}"
+    total = on_gpu.share_sum
+    if total > cluster.share_sum:
+        rule = f"caps sum to {total} > {cluster.share_sum}"
         yield _broken("share", f"GPU {on_gpu.name}", rule)
 
 
-def _memory(occupancy: Occupancy, on_gpu: GpuOccupants) -> Iterator[Violation]:
+def _memory(on_gpu: GpuOccupants) -> Iterator[Violation]:
     """3: the memory of the jobs and the reserve fits on the GPU."""
-    needed, size = occupancy.memory_mib(on_gpu), on_gpu.place.gpu.memory_mib
+    needed, size = on_gpu.memory_mib, on_gpu.place.gpu.memory_mib
     if needed > size + MEMORY_TOLERANCE_MIB:
         need = "needs" if len(on_gpu.ids) == 1 else "need"
         rule = f"{listed(on_gpu.ids)} {need} {needed:.10g} MiB > {size:.10g} MiB"
@@ -181,7 +194,7 @@ def _gsla(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
 
 def _slower(before: Occupancy, after: Occupancy, running: JobOnGpus) -> bool:
     """Return whether a running job is slowed more by its host than before."""
-    return any(
+    return bool(after.hosts.load) and any(
         after.hosts.slowdown(running, gpu) > before.hosts.slowdown(running, gpu)
         for gpu in running.share
     )
@@ -189,7 +202,7 @@ def _slower(before: Occupancy, after: Occupancy, running: JobOnGpus) -> bool:
 
 def _hosts(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
     """6: starting jobs fit the free resources of a host, or only one job exceeds them."""
-    for node, name, load in over_capacity(after.hosts):
+    for node, name, load in after.hosts.over_capacity():
         starting = [
             (placed, gpu)
             for placed in after.placed.values()
@@ -295,7 +308,7 @@ def _remaining_s(placed: JobOnGpus) -> float:
 
 def _without_entry(before: Occupancy, gpu: str) -> bool:
     on_gpu = before.gpus.get(gpu)
-    return on_gpu is not None and len(on_gpu.jobs) > 1 and before.entry(on_gpu) is None
+    return on_gpu is not None and len(on_gpu.jobs) > 1 and on_gpu.together is None
 
 
 def _members(on_gpu: GpuOccupants) -> str:
@@ -320,3 +333,141 @@ def _gsla_broken(placed: JobOnGpus, effect: Effect) -> Violation:
 
 def _broken(rule: RuleName, where: str, message: str) -> Violation:
     return Violation(rule=rule, where=where, message=message)
+
+
+def objective_value(after: Occupancy, objective: ObjectiveName) -> float | None:
+    """Return the value of a plan, or None if the slowdown of a placed job is not known.
+
+    For the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) this is the value of
+    the second stage; ``placed_weight`` is the value of the first.
+    """
+    if len(after.effects) < len(after.placed):
+        return None
+    return _VALUES[objective](after)
+
+
+def placed_weight(after: Occupancy) -> float:
+    """Return the total weight of the placed jobs, including running ones."""
+    return fsum(placed.job.weight for placed in after.placed.values())
+
+
+def spanned(after: Occupancy) -> tuple[int, int]:
+    """Return the number of nodes and of racks of each gang, summed over the gangs."""
+    places = after.instance.places
+    nodes = racks = 0
+    for placed in after.placed.values():
+        if len(placed.share) == 1:
+            nodes, racks = nodes + 1, racks + 1
+            continue
+        nodes += len({places[gpu].node for gpu in placed.share})
+        racks += len({places[gpu].rack for gpu in placed.share})
+    return nodes, racks
+
+
+def sensitivities(instance: Instance) -> Mapping[str, float]:
+    """Return the sensitivity of the jobs of each workload (TensorShare's S2).
+
+    This is the population standard deviation, over all other jobs, of the workload's own lowest
+    slowdown over the known pairs with that job's workload; at least 0.01; 1 if fewer than two are
+    known.
+    """
+    lowest = _lowest_slowdowns(instance)
+    jobs = Counter(job.workload for job in instance.jobs)
+    return {own: _sensitivity(own, jobs, lowest) for own in jobs}
+
+
+def _sensitivity(own: str, jobs: Mapping[str, int], lowest: Callable[[str, str], float]) -> float:
+    known = [
+        (slowdown, count - (own == other))
+        for other, count in jobs.items()
+        if (slowdown := lowest(own, other)) < math.inf
+    ]
+    total = sum(count for _, count in known)
+    if total < 2:
+        return 1.0
+    mean = fsum(value * count for value, count in known) / total
+    variance = fsum((value - mean) ** 2 * count for value, count in known) / total
+    return max(LEAST_SENSITIVITY, sqrt(variance))
+
+
+def _lowest_slowdowns(instance: Instance) -> Callable[[str, str], float]:
+    """Return each workload's lowest slowdown with another, over shares and GPU models.
+
+    It is infinite for a pair that is not known.
+    """
+    known = instance.slowdowns
+    lowest = np.full((len(known.names),) * 2, np.inf)
+    holding = np.flatnonzero(_holds(known, instance) & ~np.isnan(known.slowdown).any(axis=1))
+    one, other = known.workload[holding].T
+    np.minimum.at(lowest, (one, other), known.slowdown[holding, 0])
+    np.minimum.at(lowest, (other, one), known.slowdown[holding, 1])
+    number = {name: k for k, name in enumerate(known.names)}
+
+    def of_pair(own: str, other: str) -> float:
+        if own not in number or other not in number:
+            return math.inf
+        return float(lowest[number[own], number[other]])
+
+    return of_pair
+
+
+def _holds(known: Slowdowns, instance: Instance) -> NDArray[np.bool_]:
+    """Return the pairs whose entry applies to some GPU of the cluster.
+
+    An entry for a GPU model overrides the one without a model.
+    """
+    present = {place.gpu.model for place in instance.places.values()}
+    models = [known.models.index(model) for model in present if model in known.models]
+    holds = np.isin(known.model, models)
+    for_all = known.model == -1
+    if len(models) < len(present) or not present:
+        return np.asarray(holds | for_all)
+    members = np.sort(known.workload.astype(np.int64) * CODES + known.share, axis=1)
+    number = members[:, 0] * (len(known.names) * CODES) + members[:, 1]
+    overridden = [np.isin(number, number[known.model == model]) for model in models]
+    return np.asarray(holds | (for_all & ~np.logical_and.reduce(overridden)))
+
+
+def _throughput(after: Occupancy) -> float:
+    return _total(after, lambda placed: _rate(after, placed))
+
+
+def _slowdown(after: Occupancy) -> float:
+    return _total(after, lambda placed: after.effects[placed.job.id].slowdown)
+
+
+def _sensitive_slowdown(after: Occupancy) -> float:
+    of = sensitivities(after.instance)
+    return _total(
+        after, lambda placed: after.effects[placed.job.id].slowdown / of[placed.job.workload]
+    )
+
+
+def _job_rate(after: Occupancy) -> float:
+    return _total(after, lambda placed: _rate(after, placed) / (placed.job.remaining_s or 1.0))
+
+
+def _energy(after: Occupancy) -> float:
+    """Work per watt; a cluster that does nothing has 0."""
+    work = _total(after, lambda placed: placed.job.workers * _rate(after, placed))
+    power = fsum(on_gpu.power_w or 0.0 for on_gpu in after.gpus.values())
+    return work / power if after.gpus else 0.0
+
+
+def _total(after: Occupancy, value: Callable[[JobOnGpus], float]) -> float:
+    return fsum(placed.job.weight * value(placed) for placed in after.placed.values())
+
+
+def _rate(after: Occupancy, placed: JobOnGpus) -> float:
+    model = after.instance.places[next(iter(placed.share))].gpu.model
+    return placed.workload.speed.get(model, 1.0) / after.effects[placed.job.id].slowdown
+
+
+_VALUES: Mapping[ObjectiveName, Callable[[Occupancy], float]] = {
+    "throughput": _throughput,
+    "slowdown": _slowdown,
+    "sensitivity": _sensitive_slowdown,
+    "jct": _job_rate,
+    "energy": _energy,
+    "completion": lambda after: CheckedCompletion(after).value(),
+}

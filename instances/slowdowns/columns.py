@@ -29,6 +29,7 @@ from dovetail.instances.slowdowns.entry import (
     SINGLE,
     SOURCES,
     EntryKey,
+    Members,
     SharingMode,
     SlowdownEntry,
 )
@@ -393,15 +394,32 @@ class Slowdowns(Sequence[SlowdownEntry]):
         model, members = key
         if len(members) != 2 or (model is not None and model not in self.models):
             return None
-        (a, x), (b, y) = members
-        if a not in self.number or b not in self.number:
-            return None
-        low, high = sorted((self.number[a] * _SHARES + x, self.number[b] * _SHARES + y))
-        where = 0 if model is None else self.models.index(model) + 1
-        asked = (low * len(self.names) * _SHARES + high) * (len(self.models) + 1) + where
+        found = self._rows([members], [0 if model is None else 1 + self.models.index(model)])
+        return None if found[0] < 0 else int(found[0])
+
+    def holding(self, pairs: Sequence[tuple[str, Members]]) -> NDArray[np.intp]:
+        """Return the row that holds for each pair on a GPU model, -1 where there is none.
+
+        An entry for the model comes before the one for all.
+        """
+        numbers = {model: 1 + k for k, model in enumerate(self.models)}
+        members = [each for _, each in pairs]
+        for_all = self._rows(members, [0] * len(pairs))
+        if not numbers:
+            return for_all
+        own = self._rows(members, [numbers.get(model, 0) for model, _ in pairs])
+        return np.where(own >= 0, own, for_all)
+
+    def _rows(self, pairs: Sequence[Members], model: Sequence[int]) -> NDArray[np.intp]:
+        """Return the row of each pair for a GPU model, from 1, or for all: 0."""
+        ends = [self.number.get(name, -1) * _SHARES + code for pair in pairs for name, code in pair]
+        low, high = np.sort(np.array(ends, dtype=np.int64).reshape(-1, 2), axis=1).T
+        asked = (low * (len(self.names) * _SHARES) + high) * (len(self.models) + 1) + model
         keys, order = self._sorted
-        at = int(np.searchsorted(keys, asked))
-        return int(order[at]) if at < len(keys) and keys[at] == asked else None
+        if not len(keys):
+            return np.full(len(asked), -1)
+        at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        return np.where(keys[at] == asked, order[at], -1)
 
     # -- records and data ---------------------------------------------------------------------
 

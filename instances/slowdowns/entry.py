@@ -26,8 +26,11 @@ whole GPU (time slicing: without MPS)."""
 
 MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
 
-EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
-"""GPU model, and sorted (workload, code of the share)."""
+Members = tuple[tuple[str, int], ...]
+"""Workloads, each with the code of its share."""
+
+EntryKey = tuple[str | None, Members]
+"""GPU model, and sorted members."""
 
 
 Source = Literal["measured", "model", "estimate"]

@@ -26,8 +26,7 @@ import scipy.sparse as sp
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.checking.facts import JobOnGpus, Occupancy
-from dovetail.instances.checking.reading import running_jobs
+from dovetail.instances.checking.facts import JobOnGpus, Occupancy, running_jobs
 from dovetail.instances.instance import Job, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, share_code, share_of

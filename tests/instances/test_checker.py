@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail.instances.checking.checker import CheckReport, check
-from dovetail.instances.checking.values import sensitivities
+from dovetail.instances.checking.rules import sensitivities
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
