@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -160,6 +161,41 @@ def _next_chances(workers: Ints, seconds: Floats, busy_s: Floats) -> Floats:
     return np.where(enough, np.maximum(1.0, at), _FAR_S + seconds)
 
 
+class Ends(NamedTuple):
+    """What a round knows of the ends of its jobs, and of the price of a GPU until then.
+
+    Attributes
+    ----------
+    left, due, rent, hold : (n,) float
+        Seconds that each job needs alone; when it ends unless the round changes that; the price of
+        a worker's GPU from its start until then; 1 if it runs, else 0.
+    after : (k, s) float
+        The slowdown of each workload at each share once the other job has ended.
+    times, paid : (k,) float
+        The price of a GPU until each time, linear in between and constant after the last.
+    floor : float
+        The price of a second in addition.
+    claimed, last : float
+        When the first waiting job would start, before which an idle GPU costs ``floor``; and when
+        the last job ends, beyond which no job shares.
+    """
+
+    left: Floats
+    due: Floats
+    rent: Floats
+    hold: Floats
+    after: Floats
+    times: Floats
+    paid: Floats
+    floor: float
+    claimed: float
+    last: float
+
+    def until(self, end: Floats) -> Floats:
+        """Return the price of a GPU from now until some times."""
+        return np.asarray(np.interp(end, self.times, self.paid) + self.floor * end)
+
+
 class Completion(JobValues):
     """The objective ``completion`` of a round (see the module's text).
 
@@ -248,6 +284,43 @@ class Completion(JobValues):
             counts = ~running | (self._due[job] <= self._last_s)
             late |= (counts & (end > self._last_s)).any(axis=1)
         return np.where(late & ~running.all(axis=1), np.nan, -price)
+
+    def ends(self, workload: Ints, share: Ints) -> Ends | None:
+        """Return what decides the values of pairs on one GPU each, or None if more does.
+
+        Parameters
+        ----------
+        workload : (k,) int
+            Workloads.
+        share : (s,) int
+            The shares of ``Ends.after``.
+        """
+        compiled, jobs = self.round, self.round.jobs
+        plain = (
+            type(self).gains is Completion.gains
+            and type(self).value is Completion.value
+            and type(self).may_share is Completion.may_share
+            and not self._joule_price
+            and np.isinf(compiled.class_until).all()
+            and np.isnan(jobs.slowdown).all()
+            and (jobs.workers == 1).all()
+            and (jobs.holds <= 1).all()
+        )
+        if not plain:
+            return None
+        prices = self._forecast.prices
+        return Ends(
+            left=self._left[compiled.models[0]],
+            due=self._due,
+            rent=self._rent,
+            hold=self._hold,
+            after=compiled.at_last[np.ix_(workload, share)],
+            times=prices.times,
+            paid=prices.paid,
+            floor=prices.floor,
+            claimed=self._forecast.claimed_s,
+            last=self._last_s,
+        )
 
     def _gain_at(self, job: Ints, end: Floats) -> Floats:
         due, until = self._due[job], self._forecast.prices.until

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.completion import Completion, Ends
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JctValues, JobValues
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, share_code
 
 MOST_SPLITS = 255
@@ -60,6 +61,10 @@ class PairTables:
         The splits that each job may have.
     capacity : int
         The number of GPUs that pairs and single jobs may take together.
+    left : (n,) float, optional
+        Seconds that each job needs alone, if pairs must end earlier on average by sharing.
+    ends : Ends, optional
+        What decides the values of pairs if they are completion time saved.
     """
 
     shares: Ints
@@ -77,16 +82,24 @@ class PairTables:
     required: Bools
     allowed: Bools
     capacity: int
+    left: Floats | None = None
+    ends: Ends | None = None
 
 
 def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """Return the tables of a round, or None if its groups have to be listed.
 
     That is the case if plans are not or might not be matchings, if no jobs may share, and if tables
-    do not determine the worth of a pair: under objectives whose gains are not proportional or that
-    have rules, and with sub-batches.
+    do not determine the worth of a pair: under users' objectives whose gains are not proportional
+    or that have rules, and with sub-batches.
     """
-    if not _is_tabular(values) or not _in_plain_pairs(compiled):
+    shortens = _shortens(values)
+    timed = isinstance(values, Completion)
+    if not (timed or _is_tabular(values, shortens)) or not _in_plain_pairs(
+        compiled, values.pairs_only
+    ):
+        return None
+    if shortens and not np.isnan(compiled.jobs.slowdown).all():
         return None
     known = compiled.slowdowns.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
@@ -96,6 +109,9 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     of, is_late = np.divmod(kinds, 2)
     every = np.ix_(of, of)
     bound = np.where(is_late[:, None, None] > 0, known.tail[every], known.upper[every])
+    ends = values.ends(of, known.shares[:, 0]) if isinstance(values, Completion) else None
+    if timed and ends is None:
+        return None
     model = compiled.models[0]
     one = values.gain(np.arange(len(compiled)), np.ones(len(compiled)), model)
     allowed, required = _allowed(compiled, known.shares)
@@ -109,22 +125,30 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         gsla=most_bound(jobs.gsla),
         memory_mib=np.array([v.memory_mib for (v,) in compiled.variants]),
         memory_limit_mib=room_mib(compiled.classes[0].memory_mib),
-        scale=np.abs(one),
+        scale=values.weight if timed else np.abs(one),
         minimised=values.minimised,
         size=jobs.workers,
         running=jobs.running,
         required=required,
         allowed=allowed,
         capacity=len(compiled.machines) - held,
+        left=jobs.remaining_s if shortens else None,
+        ends=ends,
     )
 
 
-def _is_tabular(values: JobValues) -> bool:
+def _is_tabular(values: JobValues, shortens: bool) -> bool:
     """Return whether each gain is the job's own at slowdown 1, in proportion to its slowdown."""
-    return values.proportional and not (values.ratio or values.grouped or values.has_rule)
+    apart = values.proportional and not (values.ratio or values.grouped)
+    return apart and (shortens or not values.has_rule)
 
 
-def _in_plain_pairs(compiled: Round) -> bool:
+def _shortens(values: JobValues) -> bool:
+    """Return whether the rule of an objective is that pairs end earlier on average."""
+    return type(values).may_share is JctValues.may_share
+
+
+def _in_plain_pairs(compiled: Round, pairs_only: bool) -> bool:
     """Return whether jobs have no sub-batches and can share only in pairs of equal size."""
     rules = compiled.machines.rules
     gangs = bool((compiled.jobs.workers > 1).any())
@@ -135,7 +159,11 @@ def _in_plain_pairs(compiled: Round) -> bool:
         and (rules.gang_sharing == "whole" or not gangs)
         and all(len(v) == 1 and v[0].slowdown_factor == 1 for v in compiled.variants)
         and all(_alike(compiled, c) for c in compiled.classes)
-        and not (compiled.slowdowns.most_on(compiled.models[0]) > 2 and compiled.slowdowns.sets)
+        and (
+            pairs_only
+            or compiled.slowdowns.most_on(compiled.models[0]) == 2
+            or not compiled.slowdowns.sets
+        )
     )
 
 

@@ -51,12 +51,19 @@ class GpuPrice:
         The least price, at any time.
     run : Compiler, optional
         Compiles the loop; by default it is plain Python.
+
+    Attributes
+    ----------
+    floor : float
+        The least price.
+    times, paid : (k,) float
+        What a GPU costs until each time beyond ``floor``: linear in between, constant afterwards.
     """
 
     def __init__(
         self, starts: ArrayLike, asks: Asks, floor: float = 0.0, run: Compiler | None = None
     ) -> None:
-        self._floor = floor
+        self.floor = floor
         at = np.asarray(starts, dtype=np.float64)
         later = np.flatnonzero(at > 0)
         order = later[np.argsort(at[later], kind="stable")]
@@ -72,14 +79,14 @@ class GpuPrice:
             price[:] = plain
         else:
             run(fill_prices)(price, saved, after)
-        self._times = np.concatenate(([0.0], times))
-        paid = price[:-1] * np.diff(self._times)
-        self._paid = np.concatenate(([0.0], np.cumsum(paid)))
+        self.times = np.concatenate(([0.0], times))
+        paid = price[:-1] * np.diff(self.times)
+        self.paid = np.concatenate(([0.0], np.cumsum(paid)))
 
     def until(self, seconds: ArrayLike) -> Floats:
         """Return the cost of a GPU from now until ``seconds`` from now."""
         at = np.asarray(seconds, dtype=np.float64)
-        return np.asarray(np.interp(at, self._times, self._paid) + self._floor * at)
+        return np.asarray(np.interp(at, self.times, self.paid) + self.floor * at)
 
 
 def fill_prices(

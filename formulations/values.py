@@ -247,6 +247,7 @@ class JctValues(JobValues):
     judged_by = "jct"
     reads_remaining = True
     pairs_only = True
+    proportional = True
     by_kind = True
     category = "jct"
     rule = "the two would end no earlier on average than one after the other"

@@ -21,6 +21,7 @@ from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.matching.matching_solver import MatchingSolver, best_in_pairs
 from dovetail.solver.matching.own_best import own_best
+from dovetail.solver.matching.table_pairs import is_large
 from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.types import Backend, Choice, Limits
 
@@ -125,7 +126,9 @@ def _in_few_kinds(problem: Problem) -> bool:
 
 def _in_own_best(problem: Problem) -> Choice | None:
     """Return the choice that prices prove without a search, or None."""
-    if not problem.values.relative or problem.groups.members_apart > _MOST_PRICED:
+    if not problem.values.relative or is_large(problem):
+        return None
+    if problem.groups.members_apart > _MOST_PRICED:
         return None
     choice = own_best(problem.apart)
     note = "auto needed no search: prices of GPUs prove it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from dovetail.formulations.memory import require_room
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import score
+from dovetail.formulations.values import SHORTER_BY
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.pairing.splits import SplitValues
+from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
 from dovetail.solver.types import MOST_GROUPS
 
 _LISTED_JOBS = 100
@@ -81,6 +84,11 @@ class TablePairs:
         return counts, groups
 
 
+def is_large(problem: Problem) -> bool:
+    """Return whether listing all groups of a round is to be avoided, as tables do."""
+    return len(problem.round) > _LISTED_JOBS and problem.tables is not None
+
+
 def table_pairs(problem: Problem) -> TablePairs | None:
     """Return a round as tables, or None if its groups can or must be listed.
 
@@ -91,31 +99,41 @@ def table_pairs(problem: Problem) -> TablePairs | None:
     UnsupportedError
         If the tables would not fit in memory.
     """
-    if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
-        return None
     tables = problem.tables
+    if tables is None or not is_large(problem):
+        return None
     cells = _CELL_BYTES[problem.values.two_stage] * len(tables.size) ** 2
     require_room(cells, "tables of all pairs of jobs")
-    pairs = SplitValues(
-        tables.slowdown,
-        tables.kind,
-        bound=tables.bound,
-        gsla=tables.gsla,
-        memory=tables.memory_mib,
-        memory_limit=tables.memory_limit_mib,
-        weight=tables.scale,
-        size=tables.size,
-        running=tables.running,
-        allowed=tables.allowed,
-        mirror=tables.mirror,
-        gain="slowdown" if tables.minimised else "throughput",
-    )
+    pairs = _values(tables)
     alone, fixed_gain = _apart(problem, tables)
     most = MOST_GROUPS // len(problem.round.machines.node_ids)
     groups = np.count_nonzero(~np.isnan(alone))
     if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:
         return None
     return TablePairs(problem, tables, pairs, alone, fixed_gain)
+
+
+def _values(tables: PairTables) -> SplitValues:
+    """Return the value of every pair at its best split."""
+    given: dict[str, Any] = {
+        "slowdown": tables.slowdown,
+        "workload": tables.kind,
+        "bound": tables.bound,
+        "gsla": tables.gsla,
+        "memory": tables.memory_mib,
+        "memory_limit": tables.memory_limit_mib,
+        "weight": tables.scale,
+        "size": tables.size,
+        "running": tables.running,
+        "allowed": tables.allowed,
+        "mirror": tables.mirror,
+        "gain": "slowdown" if tables.minimised else "throughput",
+    }
+    if tables.ends is not None:
+        return SavedTimeSplits(tables.ends, **given)
+    if tables.left is not None:
+        return ShorteningSplits(tables.left, SHORTER_BY, **given)
+    return SplitValues(**given)
 
 
 def _without_pairs(problem: Problem) -> Groups:
@@ -129,8 +147,10 @@ def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
     single = groups.sizes == 1
     job = groups.job[groups.start[:-1]][single]
     alone = np.full(len(tables.size), np.nan)
-    alone[job] = groups.gain[groups.start[:-1][single]]
+    alone[job] = groups.gain[groups.start[:-1][single]] + groups.value[single] * tables.size[job]
     free = tables.capacity - tables.size[tables.required].sum()
     alone[~tables.running & (tables.size > free)] = np.nan
+    if problem.values.relative:
+        alone[~tables.running & (alone < 0)] = np.nan  # to wait is worth 0
     held = np.where(single, 0, idle_counts(groups))
     return alone, score(groups, problem.values, held).gain

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
+from dovetail.formulations.completion import Ends
 from dovetail.formulations.prices import Asks, GpuPrice, fill_prices, fill_starts, layout
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
@@ -56,6 +57,7 @@ from dovetail.solver.pairing.prices import PriceStart, known, sampled
 from dovetail.solver.pairing.result import Certificate, Dual, Matching, Prices
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
 from dovetail.solver.pairing.splits import SplitValues, best_splits
+from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -185,8 +187,15 @@ def compile_kernels() -> None:
         for budget in (UNLIMITED, Budget.of(0.0)):
             searched(problem, compiled, budget.now(), budget)
         best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
-    splits = SplitValues(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64))
-    searched(checked(splits, np.ones(n), n // 2, None, None), compiled, budget.now(), budget)
+    table: dict[str, Any] = {"slowdown": np.ones((1, 1, 1)), "workload": np.zeros(n, np.int64)}
+    one, zero = np.ones(n), np.zeros(n)
+    ends = Ends(one, one, zero, zero, np.ones((1, 1)), np.zeros(1), np.zeros(1), 0.0, 1.0, 1.0)
+    for splits in (
+        SplitValues(**table),
+        ShorteningSplits(one, 0.0, **table),
+        SavedTimeSplits(ends, **table),
+    ):
+        searched(checked(splits, one, n // 2, None, None), compiled, budget.now(), budget)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         searched(problem, compiled, 0.0, UNLIMITED)

@@ -237,11 +237,15 @@ class SplitValues(PairValues):
         if can_compile() and (is_compiled() or n > _VECTORISED_JOBS):
             over_rows(compiled, split_rows, n, n, *self._arguments(slice(None)), value, split)
             return BestSplits(value, split)
+        return self._row_by_row(value, split)
+
+    def _row_by_row(self, value: NDArray[np.floating[Any]], split: Bytes) -> BestSplits:
+        """Return the values and splits of all pairs in these arrays, without kernels."""
         mirror = self._tables[2]
-        for i in range(n):
+        for i in range(len(value)):
             value[i, i], split[i, i] = np.nan, NO_SPLIT
             others = slice(i + 1, None)
-            found, at = self.best(i, np.arange(i + 1, n))
+            found, at = self.best(i, np.arange(i + 1, len(value)))
             value[i, others] = value[others, i] = found
             split[i, others] = at
             split[others, i] = np.append(mirror, NO_SPLIT)[np.minimum(at, len(mirror))]
@@ -252,9 +256,7 @@ class SplitValues(PairValues):
         fixed = np.empty((m, m), dtype=np.int32)
         joined = np.empty(m, dtype=np.int64)
         if can_compile():
-            over_rows(
-                compiled, round_split_rows, m, m, *self._arguments(jobs), scale, fixed, joined
-            )
+            over_rows(compiled, *self._rounding(jobs), scale, fixed, joined)
             return fixed, joined
         value = self.pairs.value[np.ix_(jobs, jobs)]
         may = ~np.isnan(value)
@@ -264,25 +266,41 @@ class SplitValues(PairValues):
 
     def best(self, first: Ints | int, second: Ints) -> tuple[Floats, Bytes]:
         """Return the values of some pairs, and the splits of their first jobs."""
-        slowdown, bound, mirror = self._tables
-        workload, gsla, memory, weight, size, running, allowed = self._jobs
+        worth = self._worth(first, second)
+        worth = np.where(self._may(first, second) & ~np.isnan(worth), worth, -np.inf)
+        at = worth.argmax(axis=1)
+        best = np.take_along_axis(worth, at[:, None], axis=1)[:, 0]
+        found = best > -np.inf
+        return np.where(found, best, np.nan), np.where(found, at, NO_SPLIT).astype(np.uint8)
+
+    def _may(self, first: Ints | int, second: Ints) -> Bools:
+        """Return at which splits pairs may share, apart from what their values say, (m, s)."""
+        _, bound, mirror = self._tables
+        workload, gsla, memory, _, size, running, allowed = self._jobs
         a, b = workload[first], workload[second]
-        own, other = slowdown[a, b], slowdown[b, a][:, mirror]
         may = (bound[a, b] <= _column(gsla[first])) & (
             bound[b, a][:, mirror] <= _column(gsla[second])
         )
         may &= allowed[first] & allowed[second][:, mirror]
         meet = (size[second] == size[first]) & ~(running[second] & running[first])
         meet &= memory[second] + memory[first] <= self._memory_limit
-        may &= _column(meet)
+        return np.asarray(may & _column(meet))
+
+    def _slowdowns(self, first: Ints | int, second: Ints) -> tuple[Floats, Floats]:
+        """Return the slowdowns of both jobs of pairs at each split of the first, (m, s) each."""
+        slowdown, _, mirror = self._tables
+        workload = self._jobs[0]
+        a, b = workload[first], workload[second]
+        return slowdown[a, b], slowdown[b, a][:, mirror]
+
+    def _worth(self, first: Ints | int, second: Ints) -> Floats:
+        """Return the values of pairs at each split of the first job, (m, s)."""
+        own, other = self._slowdowns(first, second)
+        weight = self._jobs[3]
         mine, theirs = _column(weight[first]), _column(weight[second])
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = -mine * own - theirs * other if self._minimised else mine / own + theirs / other
-        worth = np.where(may & ~np.isnan(worth), worth, -np.inf)
-        at = worth.argmax(axis=1)
-        best = np.take_along_axis(worth, at[:, None], axis=1)[:, 0]
-        found = best > -np.inf
-        return np.where(found, best, np.nan), np.where(found, at, NO_SPLIT).astype(np.uint8)
+        return np.asarray(worth)
 
     @property
     def largest(self) -> float:  # noqa: D102
@@ -301,6 +319,10 @@ class SplitValues(PairValues):
             pairs = mine + theirs.transpose(1, 0, 2)[:, :, mirror]
             largest = max(largest, float(np.fmax.reduce(pairs, None, initial=0)))
         return largest
+
+    def _rounding(self, jobs: Ints) -> tuple[Any, ...]:
+        """Return the kernel that rounds the values of these jobs, rows, columns and arguments."""
+        return round_split_rows, len(jobs), len(jobs), *self._arguments(jobs)
 
     def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
         """Return the arguments of the kernels for these jobs, in an order with equals adjacent."""
