@@ -20,10 +20,11 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.hosts import HostUse
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import ceiling, score
+from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Choice, Limits
 
 Rule = Literal["best", "alone", "random"]
@@ -51,16 +52,20 @@ class Greedy:
         self.rule: Rule = rule
         self.name = _NAMES[rule]
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the rule's choice of groups, with a simple bound."""
-        counts = greedy_counts(problem, limits, self.rule)
-        most = ceiling(problem.groups, problem.values)
-        reached = score(problem.groups, problem.values, counts)
-        proven_weight = not problem.values.two_stage or reached.weight >= most.weight
+        return self.best(candidate_groups(values, limits.budget), limits)
+
+    def best(self, groups: Groups, limits: Limits) -> Choice:
+        """Return the rule's choice of these groups."""
+        counts, values = greedy_counts(groups, limits, self.rule), groups.values
+        most, reached = ceiling(groups), score(groups, counts)
+        proven_weight = not values.two_stage or reached.weight >= most.weight
         return Choice(
+            groups=groups,
             counts=counts,
-            value=reached.value(problem.values),
-            bound=most.value(problem.values) if proven_weight else math.inf,
+            value=reached.value(values),
+            bound=most.value(values) if proven_weight else math.inf,
             weight_bound=most.weight,
             stopped="time_limit" if limits.passed else "complete",
             solver=self.name,
@@ -68,13 +73,13 @@ class Greedy:
         )
 
 
-def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_least: int = 0) -> Ints:
+def greedy_counts(groups: Groups, limits: Limits, rule: Rule = "best", at_least: int = 0) -> Ints:
     """Return how often each group is taken; jobs that are not reached in time wait.
 
     Parameters
     ----------
-    problem : Problem
-        The round.
+    groups : Groups
+        The groups to choose from.
     limits : Limits
         When to stop.
     rule : str
@@ -82,9 +87,9 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     at_least : int
         Number of jobs at the head of the queue that are processed whatever the time.
     """
-    seats = _GpuOccupancy(problem)
-    pick = _GpuPick(problem, seats, rule, random.Random(limits.seed))
-    jobs, kinds = problem.round.jobs, problem.groups.kinds
+    seats = _GpuOccupancy(groups)
+    pick = _GpuPick(groups, seats, rule, random.Random(limits.seed))
+    jobs, kinds = groups.round.jobs, groups.kinds
     order = np.argsort(jobs.arrival_s, kind="stable")
     refused: set[int] = set()
     for k, job in enumerate(order[~jobs.running[order]].tolist()):
@@ -140,8 +145,8 @@ class _GpuOccupancy:
     Seats are numbered, the empty GPUs of each class first.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        groups, compiled = problem.groups, problem.round
+    def __init__(self, groups: Groups) -> None:
+        compiled = groups.round
         self._groups = groups
         self._gang = compiled.jobs.workers[groups.job] > 1
         self._group = groups.group_of_member
@@ -282,20 +287,21 @@ class _GpuPick:
     """Picks the GPUs of one job among the offers."""
 
     def __init__(
-        self, problem: Problem, seats: _GpuOccupancy, rule: Rule, chance: random.Random
+        self, groups: Groups, seats: _GpuOccupancy, rule: Rule, chance: random.Random
     ) -> None:
-        self._problem = problem
+        self._values = groups.values
+        self._round = groups.round
         self._seats = seats
         self._rule = rule
         self._chance = chance
-        self._whole = problem.round.machines.rules.gang_sharing == "whole"
+        self._whole = groups.round.machines.rules.gang_sharing == "whole"
 
     def for_job(self, job: int, less: float) -> Sequence[tuple[_Offer, int]]:
         """Return the offers to take, each with the number of GPUs; empty if the job waits.
 
         ``less`` is how much less it gains than its representative in the groups.
         """
-        workers = int(self._problem.round.jobs.workers[job])
+        workers = int(self._round.jobs.workers[job])
         picks = [
             pick
             for offers in self._alternatives(job)
@@ -306,7 +312,7 @@ class _GpuPick:
         worth, taken = max(picks, key=lambda pick: pick[0])
         if self._rule == "random":
             taken = self._chance.choice(picks)[1]
-        elif worth <= less and not self._problem.values.two_stage:
+        elif worth <= less and not self._values.two_stage:
             return ()
         return taken
 
@@ -316,9 +322,9 @@ class _GpuPick:
         If gangs share whole, all empty GPUs or all GPUs of one partner.
         """
         found: dict[tuple[object, ...], dict[int, _Offer]] = defaultdict(dict)
-        classes = self._problem.round.classes
-        alone, one = self._rule == "alone", self._problem.round.jobs.workers[job] == 1
-        plain = one and self._rule != "random" and self._problem.round.hosts is None
+        classes = self._round.classes
+        alone, one = self._rule == "alone", self._round.jobs.workers[job] == 1
+        plain = one and self._rule != "random" and self._round.hosts is None
         offers = self._seats.best if plain else self._seats.offers
         for offer in offers(job, alone):
             variant, gpu_class = self._seats.mode(offer)
@@ -335,11 +341,11 @@ class _GpuPick:
     def _covers(self, by_seat: Mapping[int, _Offer], job: int) -> bool:
         """Return whether the seats are all those of their gangs and exactly what the job needs."""
         others = {k for offer in by_seat.values() for k in offer.others}
-        if not others or self._problem.round.jobs.workers[job] == 1:
+        if not others or self._round.jobs.workers[job] == 1:
             return True
         number = sum(offer.free for offer in by_seat.values())
         complete = self._seats.all_with(others) == set(by_seat)
-        return complete and number == self._problem.round.jobs.workers[job]
+        return complete and number == self._round.jobs.workers[job]
 
     def _best(
         self, offers: Sequence[_Offer], workers: int

@@ -9,7 +9,10 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
 from dovetail.solver.backends.array_solver import ArraySolver
 from dovetail.solver.backends.cpsat import CpSat
@@ -19,15 +22,18 @@ from dovetail.solver.backends.networkx_solver import NetworkxSolver
 from dovetail.solver.backends.own_backend import OwnBackend
 from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.greedy import Greedy
+from dovetail.solver.matching.exact_pairs import best_on_tables
 from dovetail.solver.matching.matching_solver import MatchingSolver, best_in_pairs
 from dovetail.solver.matching.own_best import own_best
-from dovetail.solver.matching.table_pairs import is_large
+from dovetail.solver.matching.table_pairs import table_pairs
 from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.types import Backend, Choice, Limits
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5
 """``auto`` counts the jobs of each kind if there are at least this many jobs, and at most this many
 pairs of kinds per job: matching single jobs then takes longer, and memory for every pair."""
+
+_IN_PAIRS = "auto chose matching: GPUs are interchangeable and jobs share in pairs"
 
 _MOST_PRICED = 2_000_000
 """Maximum number of members of the groups of single jobs for a proof by prices."""
@@ -38,8 +44,8 @@ class Solver(Protocol):
 
     name: str
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return a choice of groups with its proven bounds."""
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
+        """Return the best choice of groups with its proven bounds, for an objective's round."""
         ...
 
 
@@ -89,7 +95,7 @@ def round_solver(solver: Solver | Backend) -> Solver:
         rule = f"{path}.solve must take the arguments program, limits and start"
         require_call(solver.solve, rule, None, None, None)
         return ArraySolver(OwnBackend(cast(Backend, solver)))
-    rule = f"{path}.solve must take the arguments problem and limits"
+    rule = f"{path}.solve must take the arguments values and limits"
     require_call(solver.solve, rule, None, None)
     return cast(Solver, solver)
 
@@ -102,42 +108,60 @@ class Auto:
     ``highs`` counts the jobs of a kind (``formulations.candidates.kinds``), which is less work than
     matching them if there are many of each. If jobs get their best GPUs in the order of their
     gains, no search is needed (``own_best``).
+
+    Parameters
+    ----------
+    at_paces : bool
+        List gangs that share some of their GPUs at only a few paces (``paces``).
     """
 
     name = "auto"
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
+    def __init__(self, at_paces: bool = False) -> None:
+        self._at_paces = at_paces
+
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the answer of the suitable solver; ``note`` has its name and the reason."""
-        if _in_few_kinds(problem):
-            return _by_program(problem, limits, "jobs are of few kinds")
+        kinds, refused = Kinds.of(values.round, values), ""
+        if not _are_few(kinds):
+            try:
+                large = table_pairs(values)
+                if large is not None:
+                    return replace(best_on_tables(large, limits), note=_IN_PAIRS)
+            except UnsupportedError as refusal:
+                refused = str(refusal)
+        groups = candidate_groups(values, limits.budget, self._at_paces, kinds)
+        return _by_program(groups, limits, refused) if refused else self.best(groups, limits)
+
+    def best(self, groups: Groups, limits: Limits) -> Choice:
+        """Return the best choice of these groups; ``note`` is that of ``solve``."""
+        if _are_few(groups.kinds):
+            return _by_program(groups, limits, "jobs are of few kinds")
         try:
-            choice = _in_own_best(problem) or best_in_pairs(problem, limits)
+            choice = _in_own_best(groups) or best_in_pairs(groups, limits)
         except UnsupportedError as refusal:
-            return _by_program(problem, limits, str(refusal))
-        reason = "GPUs are interchangeable and jobs share in pairs"
-        return replace(choice, note=choice.note or f"auto chose matching: {reason}")
+            return _by_program(groups, limits, str(refusal))
+        return replace(choice, note=choice.note or _IN_PAIRS)
 
 
-def _in_few_kinds(problem: Problem) -> bool:
+def _are_few(kinds: Kinds) -> bool:
     """Return whether there are so few kinds that counting jobs is less work than matching."""
-    jobs, kinds = len(problem.round), int(np.count_nonzero(problem.kinds.copies))
-    return jobs >= _MANY and kinds * (kinds + 1) / 2 <= _PAIRS_OF_KINDS * jobs
+    jobs, number = len(kinds.first), int(np.count_nonzero(kinds.copies))
+    return jobs >= _MANY and number * (number + 1) / 2 <= _PAIRS_OF_KINDS * jobs
 
 
-def _in_own_best(problem: Problem) -> Choice | None:
+def _in_own_best(groups: Groups) -> Choice | None:
     """Return the choice that prices prove without a search, or None."""
-    if not problem.values.relative or is_large(problem):
+    if not groups.values.relative or groups.members_apart > _MOST_PRICED:
         return None
-    if problem.groups.members_apart > _MOST_PRICED:
-        return None
-    choice = own_best(problem.apart)
+    choice = own_best(groups.apart)
     note = "auto needed no search: prices of GPUs prove it"
-    return choice and replace(choice.merged(problem), note=note)
+    return choice and replace(choice.merged(groups), note=note)
 
 
-def _by_program(problem: Problem, limits: Limits, why: str) -> Choice:
+def _by_program(groups: Groups, limits: Limits, why: str) -> Choice:
     backend = CpSat() if limits.budget.counts_work else Highs()
-    choice = ArraySolver(ReducedCostFixing(backend)).solve(problem, limits)
+    choice = ArraySolver(ReducedCostFixing(backend)).best(groups, limits)
     return replace(choice, note=f"auto chose {backend.name}: {why}")
 
 

@@ -19,11 +19,13 @@ import numpy as np
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import idle_counts
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.candidates.sites import plan_value
-from dovetail.formulations.objectives import Objective, objective_name
+from dovetail.formulations.objectives import Objective, job_values, objective_name
+from dovetail.formulations.programs.integer_program import build
 from dovetail.formulations.programs.placement import place
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.instances.builder import InstanceBuilder
 from dovetail.instances.checking.checker import CheckReport, check, with_claims
@@ -152,18 +154,18 @@ def solve(
     chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
-    problem = Problem.of(pending, objective, book, limits.budget)
-    sign = -1.0 if problem.values.minimised else 1.0
-    watch = progress and Watch(progress, problem.values.name, sign)
-    choice = chosen.solve(problem, replace(limits, watch=watch))
+    values = job_values(Round.of(pending, book), objective)
+    sign = -1.0 if values.minimised else 1.0
+    watch = progress and Watch(progress, values.name, sign)
+    choice = chosen.solve(values, replace(limits, watch=watch))
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
-    choice = choice.bounded(problem)
+    choice = choice.bounded()
     reasons_due = due if explain else None
-    preempted = Round.of(instance, problem.round.slowdowns) if preempt else None
-    outcome = _Outcome(problem, choice, limits, preempted, reasons_due, started)
-    result = outcome.result(partial(_staying, instance, objective, problem, chosen, limits))
+    preempted = Round.of(instance, values.round.slowdowns) if preempt else None
+    outcome = _Outcome(values, choice, limits, preempted, reasons_due, started)
+    result = outcome.result(partial(_staying, instance, objective, values.round, chosen, limits))
     return _with_lateness(result, seconds)
 
 
@@ -176,7 +178,7 @@ def _search_budget(due: Budget, jobs: int, explain: bool) -> Budget:
 
 
 def _staying(
-    instance: Instance, objective: Objective, preempted: Problem, chosen: Solver, limits: Limits
+    instance: Instance, objective: Objective, preempted: Round, chosen: Solver, limits: Limits
 ) -> tuple[Assignment, ...]:
     """Return the best plan in which running jobs stay, empty if that round has no answer.
 
@@ -184,11 +186,11 @@ def _staying(
     solver.
     """
     try:
-        problem = Problem.of(instance, objective, preempted.round.slowdowns, limits.budget)
-        choice = chosen.solve(problem, limits)
+        values = job_values(Round.of(instance, preempted.slowdowns), objective)
+        choice = chosen.solve(values, limits)
     except (InputError, UnsupportedError):
         return ()
-    return assigned(problem, choice, limits)[0]
+    return assigned(choice, limits)[0]
 
 
 def _with_origin(row: Assignment, report: CheckReport) -> Assignment:
@@ -236,20 +238,20 @@ def _is_number(value: object) -> TypeGuard[float]:
 class _Outcome:
     """Turns a choice of groups into a checked result."""
 
-    problem: Problem
+    values: JobValues
     choice: Choice
     limits: Limits
     before: Round | None
-    """The round with its running jobs in place, if they are pending in the problem."""
+    """The round with its running jobs in place, if they are pending in the round."""
     reasons_due: Budget | None
     started: float
 
     @property
     def instance(self) -> Instance:
-        return self.problem.round.instance
+        return self.values.round.instance
 
     def result(self, staying: Callable[[], tuple[Assignment, ...]]) -> Result:
-        plan = self._plan(*assigned(self.problem, self.choice, self.limits, self.before))
+        plan = self._plan(*assigned(self.choice, self.limits, self.before))
         report = self._report(plan)
         if report.valid and self._may_be_in_vain(plan):
             plan, report = self._with_gain(plan, report, staying())
@@ -275,7 +277,7 @@ class _Outcome:
         found = self._report(kept)
         if not found.valid:
             return plan, report
-        values = self.problem.values
+        values = self.values
         if values.two_stage and (more := self._weight(plan) - self._weight(kept)):
             return (plan, report) if more > 0 else (kept, found)
         mine, other = self._value(kept, found), self._value(plan, report)
@@ -310,11 +312,11 @@ class _Outcome:
         return self.before.instance if self.before else self.instance
 
     def _report(self, plan: Plan) -> CheckReport:
-        return check(self._given, plan, self.problem.values.judged_by)
+        return check(self._given, plan, self.values.judged_by)
 
     def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, bound, warnings and reasons."""
-        values = self.problem.values
+        values = self.values
         sign = -1.0 if values.minimised else 1.0
         value = self._value(plan, report)
         # Adding 0 makes a negative zero a positive one.
@@ -349,7 +351,7 @@ class _Outcome:
 
     def _value(self, plan: Plan, report: CheckReport) -> float:
         """Return the checker's value, or what the objective's class says if it has none."""
-        values = self.problem.values
+        values = self.values
         if report.objective == values.name:
             return report.value or 0.0
         return plan_value(values, plan.assignments, report.job_slowdown)
@@ -365,7 +367,7 @@ class _Outcome:
 
     def _nothing_starts(self, report: CheckReport) -> Result:
         """Return the plan in which running jobs stay and no job starts, for a failed check."""
-        groups = self.choice.groups_of(self.problem)
+        groups = self.choice.groups
         rows = assignments(groups, place(groups, idle_counts(groups)), preempted=self.before)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
         plan = self._plan(rows, proven=False, notes=[why])
@@ -378,7 +380,7 @@ class _Outcome:
         if prices is None:
             return None
         jobs = tuple(job.id for job in self.instance.jobs)
-        return RoundPrices(self.problem.values.name, jobs, prices)
+        return RoundPrices(self.values.name, jobs, prices)
 
     def _result(self, plan: Plan) -> Result:
         runtime = time.monotonic() - self.started
@@ -396,7 +398,7 @@ class _Outcome:
             runtime,
             self.choice.proof,
             self._round_prices(),
-            self.problem.round.slowdowns,
+            self.values.round.slowdowns,
         )
 
 
@@ -511,14 +513,13 @@ def write_model(
     claim = plan.objective
     if claim is None:
         raise AssertionError("our plans have an objective")
-    problem = Problem.of(
-        instance.preempted() if plan.preempt else instance, objective or plan.judged_by
-    )
-    formulation = problem.program
+    compiled = Round.of(instance.preempted() if plan.preempt else instance)
+    values = job_values(compiled, objective or plan.judged_by)
+    formulation = build(candidate_groups(values))
     program = formulation.program
     if claim.placed_weight is not None:
         least = claim.placed_weight * (1 - _MODEL_TOLERANCE)
         program = program.with_row(formulation.weight, least)
-    if problem.values.ratio:
+    if values.ratio:
         program = program.with_cost(formulation.gain - claim.value * formulation.power_w)
     write_text(path, model_text(program))

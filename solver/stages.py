@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import Score, ceiling, open_weight, placed_jobs, score
+from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
 
@@ -39,10 +39,12 @@ class StagedSearch(ABC):
 
     Parameters
     ----------
-    problem : Problem
-        The round.
+    values : JobValues
+        The objective, with its round.
     limits : Limits
         When to stop.
+    groups : Groups, optional
+        The groups to choose from; by default each ``Maximum`` has its own.
 
     Attributes
     ----------
@@ -52,9 +54,20 @@ class StagedSearch(ABC):
 
     solver: str
 
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        self.problem = problem
+    def __init__(self, values: JobValues, limits: Limits, groups: Groups | None = None) -> None:
+        self.values = values
         self.limits = limits
+        self._listed = groups
+
+    @property
+    def groups(self) -> Groups:
+        """The groups to choose from."""
+        assert self._listed is not None
+        return self._listed
+
+    def groups_of(self, found: Maximum) -> Groups:
+        """Return the groups of a choice."""
+        return self.groups if found.groups is None else found.groups
 
     @abstractmethod
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
@@ -84,30 +97,30 @@ class StagedSearch(ABC):
 
     def least_power(self, start: Maximum) -> float:
         """Return a lower bound on the power (W) of every choice with the required weight."""
-        return ceiling(self.problem.groups, self.problem.values).power_w
+        return ceiling(self.groups).power_w
 
 
-def weight_units(problem: Problem, largest: float | None = None) -> IntegerWeights:
+def weight_units(groups: Groups, largest: float | None = None) -> IntegerWeights:
     """Return the contribution of each job to the placed weight in whole numbers.
 
     Parameters
     ----------
-    problem : Problem
-        The round.
+    groups : Groups
+        The groups to choose from.
     largest : float, optional
         The largest allowed number; by default floats are exact for all sums.
     """
-    weight = open_weight(problem.groups, problem.values)
+    weight = open_weight(groups)
     return integer_weights(weight, largest or _LARGEST_SUM / max(1, len(weight)))
 
 
 def solve_in_stages(search: StagedSearch) -> Choice:
     """Return the best choice of groups that a search finds, with its proven bounds."""
-    values = search.problem.values
+    values = search.values
     if not values.two_stage:
         return _choice(search, search.maximise(), math.inf)
     first, weight = search.heaviest()
-    placed = float(weight.numbers[placed_jobs(_groups(search.problem, first), first.counts)].sum())
+    placed = float(weight.numbers[placed_jobs(search.groups_of(first), first.counts)].sum())
     # Sums of whole numbers are whole.
     most = math.floor(min(first.bound, float(weight.numbers.sum())))
     spare = max(0.0, most - placed) + weight.rounding
@@ -119,7 +132,7 @@ def solve_in_stages(search: StagedSearch) -> Choice:
     gain, power_w = values.outside
 
     def terms(found: Maximum) -> tuple[float, float]:
-        reached = _score(search.problem, found)
+        reached = _score(search, found)
         return reached.gain, reached.power_w
 
     def maximise(ratio: float, best: Maximum) -> Maximum:
@@ -177,25 +190,22 @@ def best_ratio(
             return replace(best, bound=bound, stopped=found.stopped)
 
 
-def _groups(problem: Problem, found: Maximum) -> Groups:
-    return problem.groups if found.groups is None else found.groups
-
-
-def _score(problem: Problem, found: Maximum) -> Score:
-    reached = score(_groups(problem, found), problem.values, found.counts)
-    gain, power_w = problem.values.outside
+def _score(search: StagedSearch, found: Maximum) -> Score:
+    reached = score(search.groups_of(found), found.counts)
+    gain, power_w = search.values.outside
     return replace(reached, gain=reached.gain + gain, power_w=reached.power_w + power_w)
 
 
 def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
     """Return the result of the last stage; at most ``spare`` more weight can be placed."""
-    problem, values = search.problem, search.problem.values
-    reached = _score(problem, best)
+    values = search.values
+    reached = _score(search, best)
     value, bound = reached.value(values), best.bound
     closed = relative_gap(bound, value) <= OPTIMAL_GAP  # false if there is no bound
     if not (closed or values.two_stage or best.proof):  # a certificate proves its own bound
-        bound = min(bound, ceiling(problem.groups, values).gain)
+        bound = min(bound, ceiling(search.groups).gain)
     return Choice(
+        groups=search.groups_of(best),
         counts=best.counts,
         value=value,
         # A bound may lie a rounding error below the value; the value is then the bound.
@@ -205,5 +215,5 @@ def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
         solver=search.solver,
         proof=best.proof,
         prices=best.prices,
-        groups=best.groups,
+        selected=best.groups is not None,
     )

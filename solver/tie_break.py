@@ -9,11 +9,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.programs.integer_program import IntegerProgram, RoundProgram, build
 from dovetail.formulations.programs.moves import fewest_moves
 from dovetail.formulations.programs.node_program import node_program
 from dovetail.formulations.programs.placement import seat
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.plan import Assignment
 from dovetail.solver.backends.cpsat import CpSat
@@ -27,7 +27,7 @@ _VALUE_TOLERANCE = 1e-9
 
 
 def assigned(
-    problem: Problem, choice: Choice, limits: Limits, before: Round | None = None
+    choice: Choice, limits: Limits, before: Round | None = None
 ) -> tuple[tuple[Assignment, ...], bool]:
     """Return the assignments of a choice, and whether it is proven to span the fewest nodes.
 
@@ -35,47 +35,46 @@ def assigned(
     rounds with a proven value are solved exactly, with a bounded effort that ends at the same point
     every time; others are packed by ``place``.
     """
-    groups = choice.groups_of(problem)
+    groups = choice.groups
     if before is not None and before.residents:
         groups, counts, _ = groups.chosen(choice.counts)
-        placed, exchanged = fewest_moves(groups, counts, before, _kinds(problem, choice))
+        placed, exchanged = fewest_moves(groups, counts, before, _kinds(choice))
         return assignments(groups, placed, exchanged, before), False
-    settled = _on_fewest_nodes(problem, choice, limits)
+    settled = _on_fewest_nodes(choice, limits)
     seated = settled or seat(groups, choice.counts)
     return assignments(*seated, preempted=before), settled is not None
 
 
-def _on_fewest_nodes(
-    problem: Problem, choice: Choice, limits: Limits
-) -> tuple[Groups, Mapping[str, int]] | None:
+def _on_fewest_nodes(choice: Choice, limits: Limits) -> tuple[Groups, Mapping[str, int]] | None:
     """Return groups of individual jobs and the group on each GPU, or None without a proof."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
-    nodes = len(problem.round.machines.node_ids)
-    large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
+    groups = choice.groups
+    large = choice.selected or len(groups) * len(groups.round.machines.node_ids) > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
         return None
-    program = node_program(_of_value(problem, choice, limits), problem.groups)
+    formulation = build(groups)
+    program = node_program(_of_value(formulation, choice, limits), groups)
     answer = CpSat().solve(program.program, replace(limits, gap=0.0, effort=EFFORT))
     if answer.x is None or answer.stopped != "complete":
         return None
-    counts = problem.program.counts(answer.x)
-    return seat(problem.groups, counts, program.settled(answer.x))
+    counts = formulation.counts(answer.x)
+    return seat(groups, counts, program.settled(answer.x))
 
 
-def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:
+def _kinds(choice: Choice) -> Sequence[Hashable]:
     """Return the kind of each job; jobs of one kind are interchangeable at the same value."""
+    values = choice.groups.values
     if choice.in_queue_order:
-        return range(len(problem.round))
-    kinds = problem.kinds
+        return range(len(values.round))
+    kinds = Kinds.of(values.round, values)
     return list(zip(kinds.first.tolist(), kinds.less.tolist(), strict=True))
 
 
-def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgram:
+def _of_value(formulation: RoundProgram, choice: Choice, limits: Limits) -> IntegerProgram:
     """Return the round's program with rows that keep every stage at its best value."""
-    formulation, values = problem.program, problem.values
-    program = formulation.program
+    program, values = formulation.program, choice.groups.values
     if values.two_stage:
-        units = formulation.per_variable(weight_units(problem).numbers)
+        units = formulation.per_variable(weight_units(choice.groups).numbers)
         program = program.with_row(units, float(units @ formulation.solution(choice.counts)))
     if values.ratio:
         better = formulation.gain - choice.value * formulation.power_w

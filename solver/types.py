@@ -12,7 +12,6 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.groups import Ceiling, Groups
 from dovetail.formulations.programs.integer_program import IntegerProgram
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import gain_ceiling, score
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
@@ -157,8 +156,10 @@ class Maximum:
         A proven upper bound on the maximum.
     stopped : str
         Why the search ended.
-    proof, prices, groups
+    proof, prices
         See ``Choice``.
+    groups : Groups, optional
+        The groups that ``counts`` is for, if the search chose them.
     """
 
     counts: Ints
@@ -195,8 +196,10 @@ class Choice:
 
     Attributes
     ----------
+    groups : Groups
+        The candidate groups of the round, or those from which the solver chose.
     counts : (n,) int
-        How often each group is taken (see ``groups_of``).
+        How often each group is taken.
     value, bound : float
         The value that the last stage maximised, and a proven upper bound on it over all plans
         (under a two-stage objective, over those that place the largest weight); inf if there is
@@ -215,10 +218,12 @@ class Choice:
         Checks the certificate of ``bound``, if there is one.
     prices : Prices, optional
         Prices of the jobs, from which the next round may start.
-    groups : Groups, optional
-        The groups that ``counts`` is for, if they are not all groups of the problem.
+    selected : bool
+        Whether ``groups`` are only some of the candidate groups, so that ties cannot be broken
+        among all.
     """
 
+    groups: Groups
     counts: Ints
     value: float
     bound: float
@@ -229,26 +234,20 @@ class Choice:
     note: str = ""
     proof: Proof | None = None
     prices: Prices | None = None
-    groups: Groups | None = None
+    selected: bool = False
 
-    def groups_of(self, problem: Problem) -> Groups:
-        """Return the groups that ``counts`` is for."""
-        return problem.groups if self.groups is None else self.groups
+    def merged(self, groups: Groups) -> Choice:
+        """Return a choice of ``groups.apart`` as a choice of ``groups``."""
+        return replace(self, groups=groups, counts=groups.merged(self.counts))
 
-    def merged(self, problem: Problem) -> Choice:
-        """Return a choice of groups of ``problem.apart`` as a choice of the problem's groups."""
-        if self.groups is not None or problem.apart is problem:
-            return self
-        return replace(self, counts=problem.merged(self.counts))
-
-    def bounded(self, problem: Problem) -> Choice:
+    def bounded(self) -> Choice:
         """Return the choice with bounds that hold even if groups are missing."""
-        groups, values = self.groups_of(problem), problem.values
+        groups, values = self.groups, self.groups.values
         if groups.complete:
             return self
         if groups.ceiling is not None:
-            return self._under(groups, groups.ceiling, values)
-        most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
+            return self._under(groups.ceiling)
+        most = math.inf if values.two_stage else gain_ceiling(values)
         return replace(
             self,
             bound=max(self.value, most),
@@ -258,9 +257,9 @@ class Choice:
             proof=None,
         )
 
-    def _under(self, groups: Groups, most: Ceiling, values: JobValues) -> Choice:
+    def _under(self, most: Ceiling) -> Choice:
         """Return the choice with the bounds for groups selected by prices."""
-        placed = score(groups, values, self.counts).weight
+        placed = score(self.groups, self.counts).weight
         # The largest weight that can be placed is no less, and its price is not below 0.
         bound = most.gain - most.per_weight * placed
         return replace(

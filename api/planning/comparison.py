@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dovetail.formulations.objectives import BUILT_IN
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.objectives import BUILT_IN, job_values
 from dovetail.formulations.programs.placement import seat
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.rounds import Round
 from dovetail.instances._frames import frame
 from dovetail.instances._record import NonNegative, Number, Record, Text
 from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
-from dovetail.solver.greedy import Greedy, Rule
+from dovetail.solver.greedy import Rule, greedy_counts
 from dovetail.solver.plans import assignments
 from dovetail.solver.types import Limits
 from dovetail.toolkit.wording import count, figure, two_digits
@@ -103,7 +105,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> PlanComparison:
     """
     objective = plan.judged_by
     round_ = instance.preempted() if plan.preempt else instance
-    problem = Problem.of(round_, objective)
+    groups = candidate_groups(job_values(Round.of(round_), objective))
     ways: tuple[tuple[str, Rule, int], ...] = (
         ("exclusive use", "alone", 1),
         ("queue-order greedy", "best", 1),
@@ -111,14 +113,14 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> PlanComparison:
     )
     rows = [_row(THIS_PLAN, instance, plan, objective)]
     for name, rule, runs in ways:
-        plans = (_planned(problem, rule, seed + run) for run in range(runs))
+        plans = (_planned(groups, rule, seed + run) for run in range(runs))
         rows.append(_mean([_row(name, round_, each, objective) for each in plans]))
     return PlanComparison(objective=objective, rows=tuple(rows))
 
 
-def _planned(problem: Problem, rule: Rule, seed: int) -> Plan:
-    choice = Greedy(rule).solve(problem, Limits(seed=seed))
-    return Plan(assignments=assignments(*seat(problem.groups, choice.counts)))
+def _planned(groups: Groups, rule: Rule, seed: int) -> Plan:
+    counts = greedy_counts(groups, Limits(seed=seed), rule)
+    return Plan(assignments=assignments(*seat(groups, counts)))
 
 
 def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) -> ComparedPlan:

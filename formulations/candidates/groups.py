@@ -16,7 +16,12 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.kinds import Kinds
 from dovetail.formulations.candidates.rows import products, ways
+from dovetail.formulations.memory import require_room
 from dovetail.formulations.rounds import Round, Variant
+from dovetail.formulations.values import JobValues
+
+_APART_BYTES = 200
+"""Memory of matchings for each member of the groups of single jobs."""
 
 
 class Ceiling(NamedTuple):
@@ -37,8 +42,8 @@ class Groups:
 
     Attributes
     ----------
-    round : Round
-        The round of the groups.
+    values : JobValues
+        The objective, with the round of the groups.
     gpu_class : (n,) int
         Index of the class of GPUs that the group can be on.
     start : (n + 1,) int
@@ -69,7 +74,7 @@ class Groups:
         The bound on all choices if groups are missing.
     """
 
-    round: Round
+    values: JobValues
     gpu_class: Ints
     start: Ints
     variant: Ints
@@ -86,6 +91,11 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.gpu_class)
+
+    @property
+    def round(self) -> Round:
+        """The round of the groups."""
+        return self.values.round
 
     @cached_property
     def sizes(self) -> Ints:
@@ -157,8 +167,27 @@ class Groups:
         ways_of_size = (ways(count, twin) * count.shape[1] for _, count, twin in self._by_size())
         return float(sum(each.sum() for each in ways_of_size))
 
-    def apart(self) -> tuple[Groups, Ints]:
-        """Return every group of individual jobs, and the group from which each was made."""
+    @property
+    def apart(self) -> Groups:
+        """The same groups of individual jobs.
+
+        Raises
+        ------
+        UnsupportedError
+            If they would not fit in memory.
+        """
+        return self if self.kinds.alone else self._parted[0]
+
+    def merged(self, counts: Ints) -> Ints:
+        """Return how often each group is taken, given the counts of the groups of ``apart``."""
+        if self.kinds.alone:
+            return counts
+        return np.bincount(self._parted[1], counts, len(self)).astype(np.int64)
+
+    @cached_property
+    def _parted(self) -> tuple[Groups, Ints]:
+        """Every group of individual jobs, and the group from which each was made."""
+        require_room(_APART_BYTES * self.members_apart, "the groups of single jobs")
         nothing = np.empty(0, dtype=np.int64)
         origin, nth = [nothing], [nothing]
         for group, count, twin in self._by_size():

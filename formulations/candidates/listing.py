@@ -485,7 +485,7 @@ class _Lister(RowRules):
         member = np.arange(start[-1]) + np.repeat(before - start[:-1], sizes)
         variant = joined_ints([p.variant.ravel() for p in parts])[member]
         return Groups(
-            round=self.round,
+            values=self.values,
             gpu_class=gpu_class[order],
             start=start,
             variant=variant,

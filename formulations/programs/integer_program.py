@@ -54,7 +54,6 @@ from dovetail.formulations.candidates.kinds import Kinds
 from dovetail.formulations.candidates.rows import joined_floats, joined_ints
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.programs.scores import placed_jobs
-from dovetail.formulations.values import JobValues
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class RoundProgram:
         return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared, later])
 
 
-def build(groups: Groups, values: JobValues) -> RoundProgram:
+def build(groups: Groups) -> RoundProgram:
     """Formulate the round problem as an integer program (see the module's text)."""
     levels = _Levels.of(groups)
     pairs = _GangPairs.of(groups)
@@ -225,7 +224,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
         np.concatenate(upper).astype(np.int64),
         gain,
     )
-    return RoundProgram(program, gain, power, values.weight, groups, levels, pairs, later)
+    return RoundProgram(program, gain, power, groups.values.weight, groups, levels, pairs, later)
 
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 
 
@@ -31,14 +30,14 @@ class PairGraph:
     ----------
     groups : Groups
         All groups of the round.
-    values : JobValues
-        The objective.
     restricted : bool
         Leave out groups that matchings do not describe instead of refusing the round: the matchings
         are then plans of the round, but perhaps not the best.
 
     Attributes
     ----------
+    groups : Groups
+        The groups.
     first, second : (e,) int
         The jobs of each edge, equal if a job is alone.
     group : (e,) int
@@ -62,11 +61,12 @@ class PairGraph:
         If plans are not matchings, with the reason.
     """
 
-    def __init__(self, groups: Groups, values: JobValues, restricted: bool = False) -> None:
+    def __init__(self, groups: Groups, restricted: bool = False) -> None:
         if restricted:
             require_interchangeable(groups)
         else:
             require_matchings(groups)
+        self.groups = groups
         workers = groups.round.jobs.workers
         untouched = _untouched(groups)
         paired = _alone_or_equals(groups) & _joins_alike(groups)
@@ -84,7 +84,7 @@ class PairGraph:
         self.capacity = int(available.sum() - self.fixed.sum())
         gain = np.add.reduceat(np.append(groups.gain, 0.0), groups.start[:-1])
         self.gain = gain[self.group] + groups.value[self.group] * self.size
-        self.weight = values.weight
+        self.weight = groups.values.weight
         self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
 
     @property

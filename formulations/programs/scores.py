@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.residents import resident_slowdowns
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
@@ -39,7 +38,7 @@ class Score:
         return self.gain / self.power_w if self.power_w else 0.0
 
 
-def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
+def score(groups: Groups, counts: Ints) -> Score:
     """Return the value of taking each group ``counts[g]`` times."""
     taken, used = counts[groups.group_of_member], counts > 0
     single = groups.round.jobs.workers[groups.job] == 1
@@ -50,7 +49,7 @@ def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
     placed = placed_jobs(groups, counts)
     of_jobs = least[np.isfinite(least)].sum() - groups.kinds.less[placed].sum()
     return Score(
-        weight=float(values.weight[placed].sum()),
+        weight=float(groups.values.weight[placed].sum()),
         gain=float(of_singles + of_jobs + groups.value[used] @ counts[used]),
         power_w=float((groups.power_w[used] * counts[used]).sum()),
     )
@@ -65,18 +64,18 @@ def placed_jobs(groups: Groups, counts: Ints) -> Bools:
     return groups.kinds.placed(np.bincount(groups.job, taken, jobs).astype(np.int64))
 
 
-def open_weight(groups: Groups, values: JobValues) -> Floats:
+def open_weight(groups: Groups) -> Floats:
     """Return the weight of each job whose placement is to be decided, (jobs,).
 
     The weight is 0 for running jobs and for jobs in no group.
     """
     running = groups.round.jobs.running
     weight = np.zeros(len(running))
-    weight[groups.job] = values.weight[groups.job]
+    weight[groups.job] = groups.values.weight[groups.job]
     return np.where(running, 0.0, weight[groups.kinds.first])
 
 
-def ceiling(groups: Groups, values: JobValues) -> Score:
+def ceiling(groups: Groups) -> Score:
     """Return upper bounds on every choice.
 
     *Weight*: that of every job that is in some group. *Gain*: a Lagrangean bound. A worker in a
@@ -88,9 +87,9 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     best = best_gains(groups)
     possible = np.isfinite(best).any(axis=1)
     return Score(
-        weight=float(values.weight[possible].sum()),
+        weight=float(groups.values.weight[possible].sum()),
         gain=_lagrangean_bound(groups.round, best[possible], np.flatnonzero(possible)),
-        power_w=_least_power(groups) if values.ratio else np.nan,
+        power_w=_least_power(groups) if groups.values.ratio else np.nan,
     )
 
 
@@ -105,78 +104,13 @@ def best_gains(groups: Groups) -> Floats:
     return np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
 
 
-def worthwhile(groups: Groups) -> Groups:
-    """Drop the groups that make any plan worse than a plan without starts.
-
-    A plan without starts has the value 0, under an objective whose groups have a value of at most
-    0. The gain of a running gang is capped at its largest gain on its slowest GPUs. Otherwise
-    groups that no plan needs or reaches would set the scale by which solvers round.
-    """
-    groups = replace(groups, gain=np.minimum(groups.gain, _most_of_running(groups)[groups.job]))
-    most = np.maximum(best_gains(groups)[:, 0], 0.0)
-    member = np.bincount(
-        groups.group_of_member, weights=groups.gain - most[groups.job], minlength=len(groups)
-    )
-    return groups.take(member + groups.value + most.sum() >= 0)
-
-
-def fitting(groups: Groups) -> Groups:
-    """Drop the groups of gangs that have no room for all their workers.
-
-    Workers that can never run would take memory, and their weights would set the scale by which all
-    weights are rounded. A gang runs at one sub-batch on GPUs of one model and, if gangs share
-    whole, with the same jobs everywhere. The GPUs are counted on which some group allows this;
-    dropping a group may leave too few for another gang, so this repeats until nothing changes.
-    """
-    while groups.round.gangs_wait and not (keep := _has_room(groups)).all():
-        groups = groups.take(keep)
-    return groups
-
-
-def _has_room(groups: Groups) -> Bools:
-    """Return which groups have no gang with too few GPUs, (n,)."""
-    jobs = groups.round.jobs
-    pending_gang = (jobs.workers > 1) & ~jobs.running
-    member = np.flatnonzero(pending_gang[groups.job])
-    group = groups.group_of_member[member]
-    columns = [groups.variant[member], groups.model[member]]
-    if groups.round.machines.rules.gang_sharing == "whole":
-        columns.append(_jobs(groups)[group])
-    _, way = np.unique(packed(np.stack(columns, axis=1)), return_inverse=True)
-    gpu_class = groups.gpu_class[group]
-    _, first = np.unique(packed(np.stack([way, gpu_class], axis=1)), return_index=True)
-    gpus = groups.round.class_sizes
-    room = np.bincount(way[first], weights=gpus[gpu_class[first]])
-    lacks = room[way] < jobs.workers[groups.job[member]]
-    return np.asarray(np.bincount(group, weights=lacks, minlength=len(groups)) == 0)
-
-
-def _jobs(groups: Groups) -> Ints:
-    """Return a number for each group, equal exactly if the jobs are the same, (n,)."""
-    place = np.arange(len(groups.job)) - groups.start[groups.group_of_member]
-    jobs = np.zeros((len(groups), int(groups.sizes.max(initial=1))), dtype=np.int64)
-    jobs[groups.group_of_member, place] = groups.job + 1
-    return packed(jobs)
-
-
-def _most_of_running(groups: Groups) -> Floats:
-    """Return each running job's largest gain on its worst GPUs, inf for other jobs."""
-    classes = len(groups.round.classes)
-    gpu_class = groups.gpu_class[groups.group_of_member]
-    key, place = np.unique(groups.job * classes + gpu_class, return_inverse=True)
-    best = np.full(len(key), -np.inf)
-    np.maximum.at(best, place, groups.gain)
-    most = np.full(len(groups.round), np.inf)
-    np.minimum.at(most, key // classes, best)
-    return np.where(groups.round.jobs.running, most, np.inf)
-
-
-def gain_ceiling(compiled: Round, values: JobValues) -> float:
+def gain_ceiling(values: JobValues) -> float:
     """Return a bound on the gain of every choice from slowdowns alone, without listing groups.
 
     This is the Lagrangean bound of ``ceiling`` if every job has the least slowdown of its workload
     with any co-runners of that number.
     """
+    compiled = values.round
     least = _least_slowdowns(compiled)
     if values.grouped:
         # Once the others have ended, each may be as fast as alone at any share.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.integer_program import RoundProgram, build
 from dovetail.formulations.programs.scores import open_weight, score
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.integer_scaling import IntegerWeights
@@ -25,52 +27,56 @@ _FEW = 60
 """Number of jobs up to which CP-SAT takes seconds."""
 
 
-def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
+def settled(choice: Choice, limits: Limits) -> Choice:
     """Return a choice, solved again by CP-SAT if another solver's rounding left it unproven.
 
     Floating point and the engine's 29 bits cannot resolve weights or gains that are many orders of
     magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
     """
-    few = len(problem.round) <= _FEW
-    if not few or limits.passed or _is_proven(problem, choice, limits):
+    few = len(choice.groups.round) <= _FEW
+    if not few or limits.passed or _is_proven(choice, limits):
         return choice
-    exact = solve_in_stages(ArraySearch(problem, limits, choice.counts, CpSat()))
+    exact = solve_in_stages(ArraySearch(choice.groups, limits, choice.counts, CpSat()))
     best = exact if exact.stopped == "complete" else choice
     return replace(best, stopped=exact.stopped, solver=choice.solver)
 
 
-def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
+def _is_proven(choice: Choice, limits: Limits) -> bool:
     """Return whether the bounds exclude anything better, even by the lightest job."""
     # Without a bound the gap is NaN.
     if not relative_gap(choice.bound, choice.value) <= max(OPTIMAL_GAP, limits.gap):
         return False
-    if not problem.values.two_stage:
+    if not choice.groups.values.two_stage:
         return True
-    weight = open_weight(problem.groups, problem.values)
+    weight = open_weight(choice.groups)
     lightest = float(weight[weight > 0].min(initial=math.inf))
-    placed = score(problem.groups, problem.values, choice.counts).weight
+    placed = score(choice.groups, choice.counts).weight
     return choice.weight_bound - placed < lightest / 2
 
 
 class ArraySearch(StagedSearch):
     """Maximises with a backend of integer programs, starting from a choice of groups."""
 
-    def __init__(self, problem: Problem, limits: Limits, start: Ints, backend: Backend) -> None:
-        super().__init__(problem, limits)
+    def __init__(self, groups: Groups, limits: Limits, start: Ints, backend: Backend) -> None:
+        super().__init__(groups.values, limits, groups)
         self.solver = backend.name
         self._start = start
         self._backend = backend
         self._demand: tuple[Floats, float] | None = None
 
+    @cached_property
+    def _program(self) -> RoundProgram:
+        return build(self.groups)
+
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
         """Maximise the placed weight and require it from now on by a row."""
-        weight = weight_units(self.problem)
+        weight = weight_units(self.groups)
         if self.limits.passed:  # the program would be built for nothing
             return self._unsearched(self._start), weight
-        units = self.problem.program.per_variable(weight.numbers)
+        units = self._program.per_variable(weight.numbers)
         limits = self.limits.exact().watched(name=PLACED, factor=1 / weight.scale)
         first = self._maximise(units, self._start, limits)
-        self._demand = units, float(units @ self.problem.program.solution(first.counts))
+        self._demand = units, float(units @ self._program.solution(first.counts))
         return first, weight
 
     def maximise(
@@ -80,9 +86,9 @@ class ArraySearch(StagedSearch):
         counts = self._start if start is None else start.counts
         if self.limits.passed:
             return self._unsearched(counts)
-        program = self.problem.program
+        program = self._program
         cost = per_gain * program.gain - per_watt * program.power_w
-        limits = self.limits.unwatched() if self.problem.values.ratio else self.limits
+        limits = self.limits.unwatched() if self.values.ratio else self.limits
         return self._maximise(cost, counts, limits)
 
     def _unsearched(self, counts: Ints) -> Maximum:
@@ -90,7 +96,7 @@ class ArraySearch(StagedSearch):
 
     def _maximise(self, cost: Floats, start: Ints, limits: Limits) -> Maximum:
         """Return the better of the start and the backend's solution."""
-        formulation = self.problem.program
+        formulation = self._program
         program = formulation.program.with_cost(cost)
         if self._demand is not None:
             program = program.with_row(*self._demand)

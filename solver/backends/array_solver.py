@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.programs.scores import score
+from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.backends.array_search import ArraySearch, settled
 from dovetail.solver.backends.cpsat import CpSat
@@ -35,28 +37,32 @@ class ArraySolver:
         self.backend = backend
         self.name = backend.name
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the best choice of groups within the limits; never worse than greedy's."""
-        start = start_counts(problem, limits)
-        choice = solve_in_stages(ArraySearch(problem, limits, start, self.backend))
-        return choice if self.name == CpSat.name else settled(problem, choice, limits)
+        return self.best(candidate_groups(values, limits.budget), limits)
+
+    def best(self, groups: Groups, limits: Limits) -> Choice:
+        """Return the best choice of these groups."""
+        start = start_counts(groups, limits)
+        choice = solve_in_stages(ArraySearch(groups, limits, start, self.backend))
+        return choice if self.name == CpSat.name else settled(choice, limits)
 
 
-def start_counts(problem: Problem, limits: Limits) -> Ints:
+def start_counts(groups: Groups, limits: Limits) -> Ints:
     """Return the better of greedy's choice of groups and the best choice in equal pairs."""
     part = replace(limits, budget=limits.budget.part(_GREEDY))
-    greedy = greedy_counts(problem, part, at_least=AT_LEAST)
-    if limits.passed or problem.groups.members_apart > _MOST_PAIRED:
+    greedy = greedy_counts(groups, part, at_least=AT_LEAST)
+    if limits.passed or groups.members_apart > _MOST_PAIRED:
         return greedy
     try:
-        paired = problem.merged(paired_counts(problem.apart, limits))
+        paired = groups.merged(paired_counts(groups.apart, limits))
     except UnsupportedError:
         return greedy
-    return max(greedy, paired, key=lambda counts: _worth(problem, counts))
+    return max(greedy, paired, key=lambda counts: _worth(groups, counts))
 
 
-def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:
+def _worth(groups: Groups, counts: Ints) -> tuple[float, float]:
     """Return the first and the second criterion of a choice of groups."""
-    reached = score(problem.groups, problem.values, counts)
-    value = reached.value(problem.values)
-    return (reached.weight, value) if problem.values.two_stage else (value, 0.0)
+    reached = score(groups, counts)
+    value = reached.value(groups.values)
+    return (reached.weight, value) if groups.values.two_stage else (value, 0.0)

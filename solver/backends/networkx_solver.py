@@ -34,9 +34,11 @@ import numpy as np
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget, OutOfTimeError
-from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.programs.pair_graph import PairGraph, require_matchings
 from dovetail.formulations.programs.scores import score
+from dovetail.formulations.values import JobValues
 from dovetail.instances.plugins import require_package
 from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_scale
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
@@ -63,7 +65,7 @@ class NetworkxSolver:
     def __init__(self) -> None:
         require_package("networkx", "networkx", f"solver {self.name}")
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the proven best choice of groups; out of time, that of an earlier stage or greedy.
 
         Raises
@@ -72,20 +74,22 @@ class NetworkxSolver:
             If plans are not matchings (see ``PairGraph``).
         """
         with refusals_of(self.name):
-            return solve_in_stages(_NetworkxSearch(problem.apart, limits)).merged(problem)
+            groups = candidate_groups(values, limits.budget)
+            require_matchings(groups)
+            return solve_in_stages(_NetworkxSearch(groups.apart, limits)).merged(groups)
 
 
 class _NetworkxSearch(StagedSearch):
     solver = NetworkxSolver.name
 
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        super().__init__(problem, limits)
-        self._graph = problem.graph
-        self._start = greedy_counts(problem, limits, at_least=AT_LEAST)
+    def __init__(self, groups: Groups, limits: Limits) -> None:
+        super().__init__(groups.values, limits, groups)
+        self._graph = PairGraph(groups)
+        self._start = greedy_counts(groups, limits, at_least=AT_LEAST)
         self._units: Sequence[int] = [0] * len(self._graph.first)
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
-        graph, weight = self._graph, weight_units(self.problem)
+        graph, weight = self._graph, weight_units(self.groups)
         second = np.where(graph.first == graph.second, 0.0, weight.numbers[graph.second])
         units = [int(unit) for unit in (weight.numbers[graph.first] + second).tolist()]
         found = self._best(units, self._start)
@@ -95,13 +99,13 @@ class _NetworkxSearch(StagedSearch):
     def maximise(
         self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        problem, graph = self.problem, self._graph
+        graph = self._graph
         worth = per_gain * graph.gain - per_watt * graph.power_w
         scale = integer_scale(worth, _PRECISION)
         numbers = np.round(worth * scale)
         counts = start.counts if start else self._start
         found = self._best([int(c) for c in numbers.tolist()], counts)
-        fixed = score(problem.groups, problem.values, graph.fixed)
+        fixed = score(self.groups, graph.fixed)
         constant = per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w))
         # Each edge's cost was rounded by at most half a unit.
         rounding = graph.most_edges / 2 if numbers.any() else 0.0

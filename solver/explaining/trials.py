@@ -6,8 +6,7 @@ plan without the job comes near the value of one with it, every optimal plan has
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from dovetail.formulations.arrays import Bools
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.candidates.kinds import Kinds
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.programs.scores import placed_jobs, score
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
@@ -64,26 +63,27 @@ class Trials:
 
     def of(self, values: JobValues, job: int) -> StartVerdict:
         """Return whether every best plan of a round starts the job with this index."""
-        best = self._solved(Problem(values.round, values, self._budget.part(_SHARE)))
+        best = self._solved(lambda limits: Auto().solve(values, limits))
         if best is None:
             return self._late
-        choice, groups = best
-        placed = placed_jobs(groups, choice.counts)
+        placed = placed_jobs(best.groups, best.counts)
         if not placed[job]:
-            return self._instead(values, choice, placed)
-        without = self._solved(_Without(values, job, self._budget.part(_SHARE)))
+            return self._instead(values, best, placed)
+        without = self._solved(
+            lambda limits: Auto().best(_without(values, job, limits.budget), limits)
+        )
         if without is None:
             return self._late
-        if _exceeds(values, best, without[0]):
+        if _exceeds(values, best, without):
             return StartVerdict(True, "")
         return StartVerdict(False, ", but an equally good plan may leave it out")
 
-    def _solved(self, problem: Problem) -> tuple[Choice, Groups] | None:
-        """Return the best choice and its groups, or None if the time ran out."""
+    def _solved(self, solve: Callable[[Limits], Choice]) -> Choice | None:
+        """Return the best choice, or None if the time ran out."""
         if self.over:
             return None
-        choice = Auto().solve(problem, Limits(self._budget.part(_SHARE))).bounded(problem)
-        return None if self.over else (choice, choice.groups_of(problem))
+        choice = solve(Limits(self._budget.part(_SHARE))).bounded()
+        return None if self.over else choice
 
     def _instead(self, values: JobValues, choice: Choice, placed: Bools) -> StartVerdict:
         """Return the verdict on what a best plan does instead of starting the job."""
@@ -95,39 +95,19 @@ class Trials:
         return StartVerdict(False, f", but a best plan {does}")
 
 
-class _Without(Problem):
-    """A round in which one queued job may not start."""
-
-    def __init__(self, values: JobValues, job: int, budget: Budget) -> None:
-        super().__init__(values.round, values, budget)
-        self._job = job
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        """The kinds of jobs, with this job apart from its kind."""
-        return super().kinds.without(self._job)
-
-    @cached_property
-    def groups(self) -> Groups:
-        """The candidate groups without the job."""
-        every = super().groups
-        return every.take(
-            np.bincount(every.group_of_member, every.job == self._job, len(every)) == 0
-        )
-
-    @property
-    def tables(self) -> None:
-        """No tables, because they contain all jobs."""
-        return
+def _without(values: JobValues, job: int, budget: Budget) -> Groups:
+    """Return the candidate groups without those of one queued job, which is apart from its kind."""
+    kinds = Kinds.of(values.round, values).without(job)
+    every = candidate_groups(values, budget, kinds=kinds)
+    return every.take(np.bincount(every.group_of_member, every.job == job, len(every)) == 0)
 
 
-def _exceeds(values: JobValues, best: tuple[Choice, Groups], without: Choice) -> bool:
+def _exceeds(values: JobValues, best: Choice, without: Choice) -> bool:
     """Return whether a plan is worth more than any plan without the job can be."""
-    choice, groups = best
     if values.two_stage:
-        weight = score(groups, values, choice.counts).weight
+        weight = score(best.groups, best.counts).weight
         if weight > without.weight_bound * (1 + _MARGIN):
             return True
         if weight < without.weight_bound * (1 - _ROUNDING):
             return False
-    return choice.value > without.bound + _MARGIN * max(abs(choice.value), abs(without.bound))
+    return best.value > without.bound + _MARGIN * max(abs(best.value), abs(without.bound))

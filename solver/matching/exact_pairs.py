@@ -10,15 +10,15 @@ from typing import TypeAlias
 import numpy as np
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.groups import Groups, idle_counts
 from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.scores import score
+from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.lexicographic import Heaviest, maximum
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairList
-from dovetail.solver.matching.table_pairs import table_pairs
+from dovetail.solver.matching.table_pairs import TablePairs
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.stages import StagedSearch, solve_in_stages
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
@@ -30,7 +30,7 @@ _LOOSE = 2.0
 """Factor below the power of a plan at which a matching for a better bound pays off."""
 
 
-def best_matching(problem: Problem, limits: Limits) -> Choice:
+def best_matching(groups: Groups, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
 
     Raises
@@ -38,15 +38,26 @@ def best_matching(problem: Problem, limits: Limits) -> Choice:
     UnsupportedError
         If plans are not matchings (see ``PairGraph``), with the reason.
     """
-    return best_pairs(problem, _pairing_of(problem), limits)
+    return best_of_graph(PairGraph(groups), limits)
 
 
-def best_pairs(problem: Problem, pairing_at: PairingAt, limits: Limits) -> Choice:
-    """Return the best choice of groups among these matchings of a problem."""
-    return solve_in_stages(_MatchingSearch(problem, pairing_at, limits))
+def best_of_graph(graph: PairGraph, limits: Limits) -> Choice:
+    """Return the best choice of groups among the matchings of a graph."""
+    groups = graph.groups
+    pairing_at = partial(graph_pairing, graph)
+    return solve_in_stages(_MatchingSearch(groups.values, pairing_at, limits, groups))
 
 
-def paired_counts(problem: Problem, limits: Limits) -> Ints:
+def best_on_tables(large: TablePairs, limits: Limits) -> Choice:
+    """Return the best choice of groups among the matchings of a round on tables."""
+
+    def pairing_at(per_gain: float, per_watt: float) -> PairingProblem:
+        return large.pairing  # whose objectives have no ratio
+
+    return solve_in_stages(_MatchingSearch(large.values, pairing_at, limits))
+
+
+def paired_counts(groups: Groups, limits: Limits) -> Ints:
     """Return the best choice of groups in pairs of equal size.
 
     Gangs that may share some of their GPUs may also share as wholes; with this restriction plans
@@ -57,21 +68,11 @@ def paired_counts(problem: Problem, limits: Limits) -> Ints:
     UnsupportedError
         If GPUs are not interchangeable.
     """
-    graph = PairGraph(problem.groups, problem.values, restricted=True)
-    pairing = partial(graph_pairing, problem, graph)
-    return best_pairs(problem, pairing, limits.unwatched()).counts  # bounds no other plans
+    graph = PairGraph(groups, restricted=True)
+    return best_of_graph(graph, limits.unwatched()).counts  # bounds no other plans
 
 
-def _pairing_of(problem: Problem) -> PairingAt:
-    large = table_pairs(problem)
-    if large is None:
-        return partial(graph_pairing, problem, problem.graph)
-    return lambda per_gain, per_watt: large.pairing  # whose objectives have no ratio
-
-
-def graph_pairing(
-    problem: Problem, graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
-) -> PairingProblem:
+def graph_pairing(graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0) -> PairingProblem:
     """Return the pairing problem of a graph; the value is gain less power, with these factors.
 
     Of several edges between two jobs, the one with the largest value is taken.
@@ -87,11 +88,11 @@ def graph_pairing(
     alone = np.full(graph.jobs, np.nan)
     alone[graph.first[single]] = value[single]
     pairs = PairList(graph.jobs, graph.first[edge], graph.second[edge])
-    fixed = score(problem.groups, problem.values, graph.fixed)
+    fixed = score(graph.groups, graph.fixed)
 
     def taken(mate: Ints) -> tuple[Ints, Groups | None]:
         if (graph.required & (mate < 0)).any():
-            return problem.idle_counts, None
+            return idle_counts(graph.groups), None
         jobs = np.arange(graph.jobs)
         first, alone = np.flatnonzero(mate > jobs), np.flatnonzero(mate == jobs)
         shared = edge[pairs.at(first, mate[first])]
@@ -102,7 +103,7 @@ def graph_pairing(
         pair=value[edge],
         alone=alone,
         constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
-        size=problem.round.jobs.workers,
+        size=graph.groups.round.jobs.workers,
         gpus=graph.capacity,
         required=graph.required,
         taken=taken,
@@ -112,14 +113,20 @@ def graph_pairing(
 class _MatchingSearch(StagedSearch):
     solver = MATCHING
 
-    def __init__(self, problem: Problem, pairing_at: PairingAt, limits: Limits) -> None:
-        super().__init__(problem, limits)
+    def __init__(
+        self,
+        values: JobValues,
+        pairing_at: PairingAt,
+        limits: Limits,
+        groups: Groups | None = None,
+    ) -> None:
+        super().__init__(values, limits, groups)
         self._pairing_at = pairing_at
         self._heaviest: Heaviest | None = None
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
         pairing = self._pairing_at(1.0, 0.0)
-        self._heaviest = Heaviest(self.problem.values.weight, pairing, self.limits)
+        self._heaviest = Heaviest(self.values.weight, pairing, self.limits)
         return self._heaviest.first, self._heaviest.weight
 
     def maximise(
@@ -149,8 +156,8 @@ class _MatchingSearch(StagedSearch):
         Neither are the groups of running jobs whose values depend on each other read again, nor the
         sets of three that such an objective allows to share.
         """
-        values, known = self.problem.values, self.problem.round.slowdowns
-        if self.problem.round.source is None or (values.grouped and not values.relative):
+        values, known = self.values, self.values.round.slowdowns
+        if values.round.source is None or (values.grouped and not values.relative):
             return False
         return not (values.grouped and known.sets and known.rules.max_jobs_per_gpu > 2)
 
@@ -162,6 +169,6 @@ class _MatchingSearch(StagedSearch):
         pairing = self._pairing_at(0.0, 1.0)
         own = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
         least = max(own, super().least_power(start))
-        if least > score(self.problem.groups, self.problem.values, start.counts).power_w / _LOOSE:
+        if least > score(self.groups, start.counts).power_w / _LOOSE:
             return least
         return max(least, -self.maximise(0.0, 1.0).bound)

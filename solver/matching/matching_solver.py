@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dovetail.formulations.programs.pair_graph import PartialSharingError
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.programs.pair_graph import PartialSharingError, require_matchings
+from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.array_search import settled
-from dovetail.solver.matching.exact_pairs import best_matching, paired_counts
+from dovetail.solver.matching.exact_pairs import best_matching, best_on_tables, paired_counts
 from dovetail.solver.matching.partial_pairs import best_partial_sharing
+from dovetail.solver.matching.table_pairs import table_pairs
 from dovetail.solver.types import Choice, Limits, refusals_of
 
 
@@ -18,7 +21,7 @@ class MatchingSolver:
 
     name = "matching"
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the proven best choice of groups, or the best found when the time is up.
 
         Raises
@@ -27,10 +30,13 @@ class MatchingSolver:
             If jobs do not share interchangeable GPUs in pairs.
         """
         with refusals_of(self.name):
-            return best_in_pairs(problem, limits)
+            large = table_pairs(values)
+            if large is not None:
+                return best_on_tables(large, limits)
+            return best_in_pairs(candidate_groups(values, limits.budget), limits)
 
 
-def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
+def best_in_pairs(groups: Groups, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
 
     Raises
@@ -38,9 +44,10 @@ def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
     UnsupportedError
         If jobs do not share interchangeable GPUs in pairs, with the reason.
     """
-    apart = problem.apart
     try:
-        choice = best_matching(apart, limits)
+        require_matchings(groups)
+        choice = best_matching(groups.apart, limits)
     except PartialSharingError:
+        apart = groups.apart
         choice = best_partial_sharing(apart, limits, paired_counts(apart, limits))
-    return settled(problem, choice.merged(problem), limits)
+    return settled(choice.merged(groups), limits)

@@ -22,8 +22,7 @@ from functools import partial
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups, idle_counts
 from dovetail.formulations.programs.scores import score
 from dovetail.solver.matching.price_certificate import PriceDual, proven_by_prices
 from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, relative_gap
@@ -31,15 +30,14 @@ from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, relative_gap
 _ROUNDING = 1e-9
 
 
-def own_best(problem: Problem) -> Choice | None:
+def own_best(groups: Groups) -> Choice | None:
     """Return the proven best choice of groups, or None if these prices do not prove it.
 
     Parameters
     ----------
-    problem : Problem
-        A round under an objective in one stage.
+    groups : Groups
+        Groups of individual jobs under an objective in one stage.
     """
-    groups = problem.groups
     if not groups.complete or groups.round.hosts is not None or not _worth_nothing_now(groups):
         return None
     held = _Held.of(groups)
@@ -57,16 +55,17 @@ def own_best(problem: Problem) -> Choice | None:
         return None
     dual = PriceDual(worth, price, held.job, held.gpu_class, held.part)
     bound = dual.bound(groups)
-    counts = problem.idle_counts.copy()
+    counts = idle_counts(groups)
     joined = np.flatnonzero(counts)
     in_use = np.bincount(gpu_class[fits], workers[fits], len(sizes)).astype(np.int64)
     counts[joined] -= in_use[groups.gpu_class[joined]]
     counts[chosen[fits]] += workers[fits]
-    value = score(groups, problem.values, counts).gain
+    value = score(groups, counts).gain
     if relative_gap(bound, value) > OPTIMAL_GAP:
         return None
     proof = partial(proven_by_prices, dual)
-    return Choice(counts, value, max(bound, value), np.inf, "complete", MATCHING, proof=proof)
+    best_bound = max(bound, value)
+    return Choice(groups, counts, value, best_bound, np.inf, "complete", MATCHING, proof=proof)
 
 
 def _worth_nothing_now(groups: Groups) -> bool:

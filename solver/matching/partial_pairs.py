@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.programs.worker_graph import WorkerGraph
 from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.gang_search import GangSearch
@@ -21,13 +21,13 @@ _STEPS_PER_GROUP = 10_000
 """Steps of work per group to build the graph of the workers."""
 
 
-def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choice:
+def best_partial_sharing(groups: Groups, limits: Limits, start: Ints) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
 
     Parameters
     ----------
-    problem : Problem
-        A round of interchangeable GPUs with at most two jobs on one.
+    groups : Groups
+        The groups of a round of interchangeable GPUs with at most two jobs on one.
     limits : Limits
         When to stop.
     start : (n,) int
@@ -38,19 +38,19 @@ def best_partial_sharing(problem: Problem, limits: Limits, start: Ints) -> Choic
     UnsupportedError
         If the round is of another kind.
     """
-    return solve_in_stages(_PartialSearch(problem, limits, start))
+    return solve_in_stages(_PartialSearch(groups, limits, start))
 
 
 class _PartialSearch(StagedSearch):
     solver = MATCHING
 
-    def __init__(self, problem: Problem, limits: Limits, start: Ints) -> None:
-        super().__init__(problem, limits)
-        self._groups = problem.groups
+    def __init__(self, groups: Groups, limits: Limits, start: Ints) -> None:
+        super().__init__(groups.values, limits, groups)
+        self._groups = groups
         self._start = start
         self._building_s = 0.0
-        self._weight = weight_units(problem, 2**WEIGHT_BITS)
-        self._units = self._weight.numbers[problem.groups.job]
+        self._weight = weight_units(groups, 2**WEIGHT_BITS)
+        self._units = self._weight.numbers[groups.job]
         self._demanded = 0.0
         self._price = WeightPrice()
 
@@ -78,7 +78,7 @@ class _PartialSearch(StagedSearch):
             offset = price * self._demanded
             graph = self._graph(worth + price * self._units, cost)
             limits = self.limits.watched(offset=-offset)
-            if self.problem.values.ratio:
+            if self.values.ratio:
                 limits = limits.unwatched()
             found = GangSearch(graph, limits, counts, gain + offset, scale).run()
             found = replace(found, bound=found.bound - offset + price * self._weight.rounding)

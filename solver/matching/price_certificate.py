@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Proven
 
@@ -61,7 +61,7 @@ class PriceDual(NamedTuple):
 
 def proven_by_prices(dual: PriceDual, values: JobValues) -> Proven:
     """Return the bound that prices prove, and the errors in them."""
-    groups = Problem(values.round, values).apart.groups
+    groups = candidate_groups(values).apart
     bound = dual.bound(groups)
     if not groups.complete:
         return Proven(bound, ("groups are missing",))

@@ -11,10 +11,9 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups, idle_counts
 from dovetail.formulations.candidates.listing import list_chosen
 from dovetail.formulations.memory import require_room
-from dovetail.formulations.pair_tables import PairTables
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.programs.scores import score
-from dovetail.formulations.values import SHORTER_BY
+from dovetail.formulations.values import SHORTER_BY, JobValues
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
@@ -34,8 +33,8 @@ class TablePairs:
 
     Attributes
     ----------
-    problem : Problem
-        The round.
+    values : JobValues
+        The objective, with its round.
     tables : PairTables
         The tables, with ``required``, ``size`` and ``capacity``.
     pairs : SplitValues
@@ -46,7 +45,7 @@ class TablePairs:
         The gain of the running jobs without a decision.
     """
 
-    problem: Problem
+    values: JobValues
     tables: PairTables
     pairs: SplitValues
     alone: Floats
@@ -68,13 +67,13 @@ class TablePairs:
 
     def _taken(self, mate: Ints) -> tuple[Ints, Groups]:
         if (self.tables.required & (mate < 0)).any():
-            groups = _without_pairs(self.problem)
+            groups = _without_pairs(self.values)
             return idle_counts(groups), groups
         jobs = np.arange(len(mate))
         first = jobs[mate > jobs]
         shares = self.tables.shares[self.pairs.best(first, mate[first])[1]]
         pairs = np.stack([first, mate[first]], axis=1)
-        groups = list_chosen(self.problem.round, self.problem.values, pairs, shares)
+        groups = list_chosen(self.values.round, self.values, pairs, shares)
         start, last = groups.job[groups.start[:-1]], groups.job[groups.start[1:] - 1]
         decided = (start == last) | ~self.tables.running[start] | ~self.tables.running[last]
         counts = idle_counts(groups)
@@ -84,12 +83,7 @@ class TablePairs:
         return counts, groups
 
 
-def is_large(problem: Problem) -> bool:
-    """Return whether listing all groups of a round is to be avoided, as tables do."""
-    return len(problem.round) > _LISTED_JOBS and problem.tables is not None
-
-
-def table_pairs(problem: Problem) -> TablePairs | None:
+def table_pairs(values: JobValues) -> TablePairs | None:
     """Return a round as tables, or None if its groups can or must be listed.
 
     Small rounds are listed, because ties are broken among all groups.
@@ -99,18 +93,20 @@ def table_pairs(problem: Problem) -> TablePairs | None:
     UnsupportedError
         If the tables would not fit in memory.
     """
-    tables = problem.tables
-    if tables is None or not is_large(problem):
+    if len(values.round) <= _LISTED_JOBS:
         return None
-    cells = _CELL_BYTES[problem.values.two_stage] * len(tables.size) ** 2
+    tables = pair_tables(values.round, values)
+    if tables is None:
+        return None
+    cells = _CELL_BYTES[values.two_stage] * len(tables.size) ** 2
     require_room(cells, "tables of all pairs of jobs")
     pairs = _values(tables)
-    alone, fixed_gain = _apart(problem, tables)
-    most = MOST_GROUPS // len(problem.round.machines.node_ids)
+    alone, fixed_gain = _apart(values, tables)
+    most = MOST_GROUPS // len(values.round.machines.node_ids)
     groups = np.count_nonzero(~np.isnan(alone))
     if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:
         return None
-    return TablePairs(problem, tables, pairs, alone, fixed_gain)
+    return TablePairs(values, tables, pairs, alone, fixed_gain)
 
 
 def _values(tables: PairTables) -> SplitValues:
@@ -136,21 +132,21 @@ def _values(tables: PairTables) -> SplitValues:
     return SplitValues(**given)
 
 
-def _without_pairs(problem: Problem) -> Groups:
+def _without_pairs(values: JobValues) -> Groups:
     no_pairs = np.empty((0, 2), dtype=np.int64)
-    return list_chosen(problem.round, problem.values, no_pairs, no_pairs)
+    return list_chosen(values.round, values, no_pairs, no_pairs)
 
 
-def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
+def _apart(values: JobValues, tables: PairTables) -> tuple[Floats, float]:
     """Return the gain of each job alone, and of the sharing jobs without a decision."""
-    groups = _without_pairs(problem)
+    groups = _without_pairs(values)
     single = groups.sizes == 1
     job = groups.job[groups.start[:-1]][single]
     alone = np.full(len(tables.size), np.nan)
     alone[job] = groups.gain[groups.start[:-1][single]] + groups.value[single] * tables.size[job]
     free = tables.capacity - tables.size[tables.required].sum()
     alone[~tables.running & (tables.size > free)] = np.nan
-    if problem.values.relative:
+    if values.relative:
         alone[~tables.running & (alone < 0)] = np.nan  # to wait is worth 0
     held = np.where(single, 0, idle_counts(groups))
-    return alone, score(groups, problem.values, held).gain
+    return alone, score(groups, held).gain

@@ -12,7 +12,6 @@ import numpy as np
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.values import EnergyValues, JobValues
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
@@ -288,9 +287,8 @@ class Dovetail:
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits(Budget.of(limit, draft.state.clock))
         at_paces = not values.ratio  # a heuristic, by worth alone
-        problem = Problem(of_state.round, values, limits.budget, at_paces)
-        choice = Auto().solve(problem, limits).bounded(problem)
-        of_state.carry_out(choice.groups_of(problem), choice, draft)
+        choice = Auto(at_paces).solve(values, limits).bounded()
+        of_state.carry_out(choice, draft)
         gap = relative_gap(choice.bound, choice.value)
         return RoundProof(choice.value, choice.bound, gap, window.judged)
 

@@ -86,9 +86,9 @@ class StateRound:
         self._jobs = [*(state.running[number] for number in held), *jobs]
         self.round = compiled
 
-    def carry_out(self, groups: Groups, choice: Choice, draft: Draft) -> None:
+    def carry_out(self, choice: Choice, draft: Draft) -> None:
         """Add the starts of a choice of groups to a draft."""
-        number = self._state.machines.number
+        groups, number = choice.groups, self._state.machines.number
         pending = ~self.round.jobs.running[groups.job]
         starting = np.bincount(groups.group_of_member, pending, len(groups)) > 0
         groups, placed = seat(groups, np.where(starting, choice.counts, 0))

@@ -6,11 +6,11 @@ import pickle
 import pytest
 
 from dovetail.formulations.budget import STEPS_PER_S, UNLIMITED, Budget, OutOfTimeError, WorkClock
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.errors import ArgumentError
 from dovetail.instances.generate import generate
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits
+from tests.forms import values_of
 
 
 def test_work_is_spent_and_time_is_not():
@@ -48,8 +48,7 @@ def test_every_search_hears_a_budget_of_work(models):
     def searched(seconds):
         clock = WorkClock()
         budget = Budget.of(seconds, clock)
-        problem = Problem.of(instance, "throughput", budget=budget)
-        return Auto().solve(problem, Limits(budget)), clock.now()
+        return Auto().solve(values_of(instance), Limits(budget)), clock.now()
 
     for seconds in (0.0, 0.04):
         choice, spent = searched(seconds)

@@ -11,9 +11,9 @@ import pytest
 
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.worker_graph import WorkerGraph
 from dovetail.instances.instance import Instance
+from tests.forms import groups_of
 
 
 def drawn_rows(draw: Random, gangs: int, others: int) -> list[tuple[int, int, int, int, int]]:
@@ -95,7 +95,7 @@ def sweep(gangs: int, gslas: int = 1) -> Instance:
 
 @pytest.mark.parametrize(("gslas", "last"), [(1, 3), (3, 135)])
 def test_a_sweep_of_equal_gangs_is_compared_by_classes(gslas, last):
-    groups = Problem.of(sweep(400, gslas), "throughput").groups
+    groups = groups_of(sweep(400, gslas))
     began = time.process_time()
     graph = WorkerGraph(groups, groups.gain)
     assert time.process_time() - began < 3.0  # more than 10 where all pairs are compared

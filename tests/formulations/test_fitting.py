@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from dovetail.solver.rounds import solve
 from tests.data import small
+from tests.forms import groups_of
 from tests.oracle import optimum
 
 AA = {"pair": ["a", "a"], "slowdown": [1.25, 1.25]}
@@ -17,7 +17,7 @@ GANG = {"id": "gang", "workers": 3}
 
 
 def placeable(instance: Instance) -> set[str]:
-    found = Problem.of(instance, "throughput").groups
+    found = groups_of(instance)
     return {instance.jobs[k].id for k in found.job}
 
 

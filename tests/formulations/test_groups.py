@@ -9,9 +9,9 @@ import pytest
 
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates import listing
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from tests.data import small
+from tests.forms import groups_of
 from tests.strategies import Shape, random_instance
 
 AB = {"pair": ["a", "b"], "slowdown": [1.25, 1.6]}
@@ -21,7 +21,7 @@ K = {"id": "k", "workload": "b"}
 
 def groups(instance: Instance, objective="throughput") -> Counter[str]:
     """Return every group, its members as ``job@share:slowdown``, and how often it is listed."""
-    found = Problem.of(instance, objective).apart.groups
+    found = groups_of(instance, objective).apart
     jobs = [job.id for job in instance.jobs]
     return Counter(
         " ".join(
@@ -216,10 +216,9 @@ def test_the_groups_are_the_same_in_pieces_of_any_size(rows, monkeypatch):
         whole = groups(instance)
         with monkeypatch.context() as patch:
             patch.setattr(listing, "ROWS_IN_TIME", rows)
-            problem = Problem.of(instance, "throughput", budget=Budget.of(3600.0))
-            pieces = problem.groups
+            pieces = groups_of(instance, budget=Budget.of(3600.0))
         assert len(pieces) == whole.total()
         assert (pieces.complete, pieces.job.tolist()) == (
             True,
-            Problem.of(instance, "throughput").groups.job.tolist(),
+            groups_of(instance).job.tolist(),
         )

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import idle_counts
+from dovetail.formulations.programs.integer_program import build
 from dovetail.formulations.programs.scores import ceiling, score
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.greedy import Rule, greedy_counts
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import groups_of
 from tests.strategies import Shape, instances
 
 
@@ -34,17 +36,18 @@ def assert_feasible(program, x):
 def test_every_choice_is_feasible_at_its_value(
     instance: Instance, objective: ObjectiveName, rule: Rule, seed: int
 ) -> None:
-    problem = Problem.of(instance, objective)
-    counts = greedy_counts(problem, Limits(seed=seed), rule)
-    x = problem.program.solution(counts)
-    assert_feasible(problem.program.program, x)
-    reached = score(problem.groups, problem.values, counts)
-    assert problem.program.gain @ x == pytest.approx(reached.gain, rel=1e-12, abs=1e-12)
-    assert problem.program.weight @ x == pytest.approx(reached.weight)
-    if problem.values.ratio:
-        assert problem.program.power_w @ x == pytest.approx(reached.power_w)
-    assert (problem.program.counts(x) == counts).all()
-    most = ceiling(problem.groups, problem.values)
+    groups = groups_of(instance, objective)
+    counts = greedy_counts(groups, Limits(seed=seed), rule)
+    formulation = build(groups)
+    x = formulation.solution(counts)
+    assert_feasible(formulation.program, x)
+    reached = score(groups, counts)
+    assert formulation.gain @ x == pytest.approx(reached.gain, rel=1e-12, abs=1e-12)
+    assert formulation.weight @ x == pytest.approx(reached.weight)
+    if groups.values.ratio:
+        assert formulation.power_w @ x == pytest.approx(reached.power_w)
+    assert (formulation.counts(x) == counts).all()
+    most = ceiling(groups)
     assert reached.weight <= most.weight + 1e-9
     assert reached.gain <= most.gain + 1e-9
 
@@ -54,19 +57,18 @@ AA = {"pair": ["a", "a"], "slowdown": [1.5, 1.5]}
 
 def test_three_two_gpu_gangs_share_three_gpus():
     # Every two of them together on one GPU: six workers, three GPUs, all at 1.5.
-    problem = Problem.of(
-        small([{"id": k, "workers": 2} for k in "jkl"], [AA], gpus=3), "throughput"
-    )
-    groups = problem.groups
+    groups = groups_of(small([{"id": k, "workers": 2} for k in "jkl"], [AA], gpus=3))
     counts = (groups.sizes == 2).astype(np.int64)
-    x = problem.program.solution(counts)
-    assert_feasible(problem.program.program, x)
-    assert problem.program.gain @ x == pytest.approx(3 / 1.5)
+    formulation = build(groups)
+    x = formulation.solution(counts)
+    assert_feasible(formulation.program, x)
+    assert formulation.gain @ x == pytest.approx(3 / 1.5)
 
 
-def violated(problem, counts):
-    program = problem.program.program
-    rows = program.rows @ problem.program.solution(counts)
+def violated(groups, counts):
+    formulation = build(groups)
+    program = formulation.program
+    rows = program.rows @ formulation.solution(counts)
     beyond = (rows < program.row_lower - 1e-9) | (rows > program.row_upper + 1e-9)
     return bool(beyond.any())
 
@@ -84,30 +86,30 @@ def violated(problem, counts):
 )
 def test_what_may_not_be_is_infeasible(jobs, counts):
     queue = [{"id": k, "workers": w} for k, w in zip("jk", jobs, strict=True)]
-    problem = Problem.of(small(queue, [AA], gpus=3), "throughput").apart
-    assert [len(problem.groups), *problem.groups.sizes] == [3, 1, 1, 2]
-    assert violated(problem, np.array(counts))
+    groups = groups_of(small(queue, [AA], gpus=3)).apart
+    assert [len(groups), *groups.sizes] == [3, 1, 1, 2]
+    assert violated(groups, np.array(counts))
 
 
 def test_whole_gangs_may_not_share_half():
     # On two of three GPUs alone and with the other: fine where sharing is partial.
     queue = [{"id": k, "workers": 2} for k in "jk"]
     half = np.array([1, 1, 1])
-    assert not violated(Problem.of(small(queue, [AA], gpus=3), "throughput"), half)
-    whole = Problem.of(small(queue, [AA], gpus=3, gang_sharing="whole"), "throughput")
+    assert not violated(groups_of(small(queue, [AA], gpus=3)), half)
+    whole = groups_of(small(queue, [AA], gpus=3, gang_sharing="whole"))
     assert violated(whole, half)
     assert not violated(whole, np.array([0, 0, 2]))
 
 
 def test_running_jobs_cannot_be_left_out():
     running = {"id": "r", "state": "running", "gpus": ["g-0"]}
-    problem = Problem.of(small([running], [AA]), "throughput")
-    assert violated(problem, np.array([0]))
-    assert not violated(problem, problem.idle_counts)
+    groups = groups_of(small([running], [AA]))
+    assert violated(groups, np.array([0]))
+    assert not violated(groups, idle_counts(groups))
 
 
 def test_a_further_row_and_another_cost():
-    program = Problem.of(small([{"id": "j"}]), "throughput").program.program
+    program = build(groups_of(small([{"id": "j"}]))).program
     wanted = program.with_row(np.ones(program.size), 1.0).with_cost(np.zeros(program.size))
     assert wanted.rows.shape == (program.rows.shape[0] + 1, program.size)
     assert (wanted.row_lower[-1], wanted.row_upper[-1]) == (1.0, np.inf)

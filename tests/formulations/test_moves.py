@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.programs.moves import fewest_moves
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Instance
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import groups_of
 from tests.strategies import Shape, instances
 
 SHAPE = Shape(jobs=5)
@@ -76,8 +76,8 @@ def exchanges(now: Instance, kinds: Sequence[Hashable]) -> Iterator[Mapping[int,
 @pytest.mark.parametrize("exchange", [False, True])
 @given(instance=instances(SHAPE), seed=st.integers(0, 9))
 def test_no_way_touches_fewer_processes(exchange, instance, seed):
-    problem = Problem.of(instance.preempted(), "throughput").apart
-    groups, counts = problem.groups, greedy_counts(problem, Limits(seed=seed), "random")
+    groups = groups_of(instance.preempted()).apart
+    counts = greedy_counts(groups, Limits(seed=seed), "random")
     workloads = [job.workload for job in instance.jobs]
     kinds = workloads if exchange else range(len(instance.jobs))
     placed, taker = fewest_moves(groups, counts, Round.of(instance), kinds)
@@ -95,7 +95,7 @@ def test_no_way_touches_fewer_processes(exchange, instance, seed):
 
 def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashable]):
     """Return the destinations of the groups named by their jobs, and which job replaces which."""
-    groups = Problem.of(instance.preempted(), "throughput").apart.groups
+    groups = groups_of(instance.preempted()).apart
     name = [job.id for job in instance.jobs]
     names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]
     chosen = np.array([counts.get(each, 0) for each in names])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dovetail.formulations.candidates.listing import list_groups
+from dovetail.formulations.candidates.needed import candidate_groups
 from dovetail.formulations.objectives import job_values
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Instance
 from dovetail.solver.registry import Auto
@@ -76,9 +76,8 @@ def test_a_pace_has_enough_gpus_for_the_gang():
 
 def test_the_gang_starts_at_the_pace_of_its_slowest_gpu():
     compiled = _compiled()
-    problem = Problem(compiled, job_values(compiled, "completion"), at_paces=True)
-    choice = Auto().solve(problem, Limits())
-    groups = problem.groups
+    groups = candidate_groups(job_values(compiled, "completion"), at_paces=True)
+    choice = Auto().best(groups, Limits())
     taken = np.flatnonzero((choice.counts[groups.group_of_member] > 0) & (groups.job == 4))
     assert {groups.slowdown[k] for k in taken.tolist()} == {1.2}
     # It would wait 1,000 s for two GPUs; so it starts at 120 s, and delays each host by the 2 %.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from tests.data import small
+from tests.forms import groups_of
 
 AA = {"pair": ["a", "a"], "slowdown": [1.5, 1.5]}
 AAA = {"set": ["a", "a", "a"], "slowdown": [1.5, 1.5, 1.5]}
@@ -18,7 +18,7 @@ GANGS = [{"id": name, "workers": 2} for name in "jkl"]
 
 
 def graph(instance: Instance) -> PairGraph:
-    return Problem.of(instance, "throughput").apart.graph
+    return PairGraph(groups_of(instance).apart)
 
 
 def running(name, *gpus, **fields):

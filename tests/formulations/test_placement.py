@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.programs.placement import place
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.instance import Instance
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import groups_of
 from tests.strategies import Shape, instances
 
 AA = {"pair": ["a", "a"], "slowdown": [1.5, 1.5]}
@@ -36,7 +36,7 @@ def cluster(gpus, racks=None, jobs=()):
 
 def nodes_of(instance: Instance, counts: dict[str, int]) -> dict[str, str]:
     """Return the nodes on which the groups are placed, named by their jobs, in order."""
-    groups = Problem.of(instance, "throughput").apart.groups
+    groups = groups_of(instance).apart
     names = [
         "".join(instance.jobs[groups.job[m]].id for m in groups.members(g))
         for g in range(len(groups))
@@ -83,12 +83,12 @@ def test_a_gang_that_shares_some_gpus_only_stays_together():
 
 @given(instances(Shape(jobs=8)), st.integers(0, 9))
 def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance, seed):
-    problem = Problem.of(instance, "throughput").apart
-    counts = greedy_counts(problem, Limits(seed=seed), "random")
-    placed = place(problem.groups, counts)
+    groups = groups_of(instance).apart
+    counts = greedy_counts(groups, Limits(seed=seed), "random")
+    placed = place(groups, counts)
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}
-    classes = problem.round.classes
-    assert all(gpu in classes[problem.groups.gpu_class[g]].gpus for gpu, g in placed.items())
+    classes = groups.round.classes
+    assert all(gpu in classes[groups.gpu_class[g]].gpus for gpu, g in placed.items())
 
 
 def test_a_gang_stays_with_the_gpus_it_shares_bug():

@@ -8,12 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from dovetail.formulations.programs.problems import Problem
 from dovetail.formulations.programs.worker_graph import ANY, WorkerGraph
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.solver.pairing import match_pairs
+from tests.forms import groups_of
 from tests.formulations.test_pair_graph import AA, running, small
 from tests.oracle import optimum
 from tests.strategies import Shape, random_instance
@@ -22,8 +22,8 @@ SHAPE = Shape(jobs=6, gpus=4, models=False, memory=False, sets=False)
 
 
 def graph_of(instance: Instance) -> WorkerGraph:
-    problem = Problem.of(instance, "throughput").apart
-    return WorkerGraph(problem.groups, problem.groups.gain)
+    groups = groups_of(instance).apart
+    return WorkerGraph(groups, groups.gain)
 
 
 def bound(graph: WorkerGraph, box=None):
@@ -137,9 +137,9 @@ def test_running_gangs_stay_on_the_gpus_they_hold():
 
 
 def test_cost_of_gpus_is_taken_off():
-    problem = Problem.of(small([{"id": "j", "workers": 2}], [AA], gpus=2), "throughput")
-    worth = problem.groups.gain
-    graph = WorkerGraph(problem.groups, worth, cost=np.full(len(problem.groups), 0.25))
+    groups = groups_of(small([{"id": "j", "workers": 2}], [AA], gpus=2))
+    worth = groups.gain
+    graph = WorkerGraph(groups, worth, cost=np.full(len(groups), 0.25))
     most, seats = bound(graph)
     assert most == pytest.approx(0.5)
     assert graph.value(seats) == pytest.approx(0.5)

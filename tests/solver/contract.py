@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dovetail.formulations.programs.pair_graph import PartialSharingError
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.pair_graph import PairGraph, PartialSharingError
 from dovetail.instances import library
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import UnsupportedError
@@ -22,6 +21,7 @@ from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import relative_gap
 from tests.data import solved_vectors
+from tests.forms import groups_of
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import Shape, instances
 
@@ -227,7 +227,7 @@ class MatchingContract(ExactContract):
 
     def takes(self, instance: Instance, objective: ObjectiveName) -> bool:
         try:
-            _ = Problem.of(instance, objective).graph
+            PairGraph(groups_of(instance, objective))
         except UnsupportedError:
             return False
         return True
@@ -246,7 +246,7 @@ class PairsContract(MatchingContract):
 
     def takes(self, instance: Instance, objective: ObjectiveName) -> bool:
         try:
-            _ = Problem.of(instance, objective).graph
+            PairGraph(groups_of(instance, objective))
         except PartialSharingError:
             return True
         except UnsupportedError:

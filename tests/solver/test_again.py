@@ -11,7 +11,7 @@ import pytest
 from dovetail import check, solve
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates import listing
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.programs.scores import gain_ceiling, score
 from dovetail.instances import library
 from dovetail.instances.checking.checker import with_claims
@@ -22,6 +22,7 @@ from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver import rounds
 from dovetail.solver.explaining.explanations import NOT_EXAMINED, explain
 from tests.data import small
+from tests.forms import groups_of, values_of
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import random_instance
 
@@ -166,12 +167,12 @@ def test_a_plan_that_comes_late_says_so(monkeypatch):
 def test_a_deadline_leaves_groups_out(monkeypatch):
     monkeypatch.setattr(listing, "ROWS_IN_TIME", 1)
     instance = generate(12, seed=2, workloads=4, running=0.4)
-    every = Problem.of(instance, "throughput").groups
+    every = groups_of(instance)
     assert every.complete
-    in_time = Problem.of(instance, "throughput", budget=Budget.of(3600)).groups
+    in_time = groups_of(instance, "throughput", budget=Budget.of(3600))
     assert in_time.complete
     assert members(in_time) == members(every)
-    late = Problem.of(instance, "throughput", budget=Budget.of(0)).groups
+    late = groups_of(instance, "throughput", budget=Budget.of(0))
     assert not late.complete
     assert members(late) < members(every)
     # Jobs alone, and residents without a join, are there; so is the group that slows least.
@@ -205,10 +206,10 @@ def test_an_answer_in_no_time_is_valid_and_honest(monkeypatch, objective, kind):
 def test_no_plan_gains_more_than_the_ceiling(objective):
     for seed in range(40):
         instance = random_instance(Random(seed))
-        problem = Problem.of(instance, objective)
-        most = gain_ceiling(problem.round, problem.values)
+        groups = groups_of(instance, objective)
+        most = gain_ceiling(groups.values)
         assert most >= optimum(instance, objective).value * (1 - 1e-9), seed
-        idle = score(problem.groups, problem.values, problem.idle_counts)
+        idle = score(groups, idle_counts(groups))
         assert math.isfinite(most)
         assert most >= idle.gain - 1e-9
 
@@ -220,6 +221,5 @@ def test_a_ceiling_by_hand():
     # 0.8 + 0.6 + 0.6 + 0.6 = 2.6, at 0.625: 1.25 + 0.375 + 0.4875 + 0.375 = 2.4875, and at
     # 0.75: 1.5 + 0.25 + 0.425 + 0.25 = 2.425 = 1 + 0.8 + 0.625, which a plan reaches.
     jobs = [{"id": "j"}, {"id": "k", "workload": "b"}, {"id": "l", "workload": "c"}]
-    problem = Problem.of(small(jobs, [AB]), "throughput")
-    assert gain_ceiling(problem.round, problem.values) == pytest.approx(2.425)
+    assert gain_ceiling(values_of(small(jobs, [AB]))) == pytest.approx(2.425)
     assert optimum(small(jobs, [AB]), "throughput").value == pytest.approx(2.425)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.budget import Budget
+from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.programs.placement import seat
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances.checking.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.solver.greedy import greedy_counts
@@ -14,6 +14,7 @@ from dovetail.solver.plans import assignments
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import groups_of
 
 AA = {"pair": ["a", "a"], "slowdown": [1.25, 1.25]}
 AB = {"pair": ["a", "b"], "slowdown": [1.25, 1.6]}
@@ -21,9 +22,9 @@ AB = {"pair": ["a", "b"], "slowdown": [1.25, 1.6]}
 
 def placed(instance, objective="throughput", rule="best", seed=0):
     """Return the GPUs of each placed job, after the checker."""
-    problem = Problem.of(instance, objective)
-    counts = greedy_counts(problem, Limits(seed=seed), rule)
-    found = assignments(*seat(problem.groups, counts))
+    groups = groups_of(instance, objective)
+    counts = greedy_counts(groups, Limits(seed=seed), rule)
+    found = assignments(*seat(groups, counts))
     assert check(instance, Plan(assignments=found), objective).valid
     return {a.job: a.gpus for a in found}
 
@@ -114,10 +115,10 @@ def test_random_pairing_is_seeded():
 
 
 def test_jobs_beyond_the_time_limit_wait():
-    problem = Problem.of(small([job("r", state="running", gpus=["g-0"]), job("j")]), "throughput")
+    groups = groups_of(small([job("r", state="running", gpus=["g-0"]), job("j")]))
     passed = Limits(Budget.of(0))
-    assert (greedy_counts(problem, passed) == problem.idle_counts).all()
-    assert greedy_counts(problem, Limits()).sum() == 2
+    assert (greedy_counts(groups, passed) == idle_counts(groups)).all()
+    assert greedy_counts(groups, Limits()).sum() == 2
 
 
 def test_a_proven_plan_keeps_to_the_queue_bug():

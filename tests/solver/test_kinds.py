@@ -18,8 +18,9 @@ from dovetail.formulations import memory
 from dovetail.formulations.candidates import listing
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.programs.problems import Problem
-from dovetail.formulations.programs.scores import fitting, score, worthwhile
+from dovetail.formulations.candidates.needed import fitting, worthwhile
+from dovetail.formulations.programs.integer_program import build
+from dovetail.formulations.programs.scores import score
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
@@ -28,6 +29,7 @@ from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import groups_of
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import Shape, random_instance
 
@@ -62,7 +64,7 @@ def equal(jobs: int, gpus: int, together: int, step: float = 0.05, **fields: obj
 @pytest.mark.parametrize("objective", ["throughput", "slowdown", "completion"])
 def test_eighty_equal_jobs_five_to_a_gpu(objective):
     instance = equal(80, 16, 5, remaining_s=600.0)
-    groups = Problem.of(instance, objective).groups
+    groups = groups_of(instance, objective)
     assert groups.sizes.tolist() == [1, 2, 3, 4, 5]
     before = time.process_time()
     result = solve(instance, objective)
@@ -130,10 +132,9 @@ SHAPE = Shape(jobs=4, gpus=3, workloads=2)
 
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_groups_of_kinds_are_those_of_their_jobs(draw: Random, objective: ObjectiveName):
-    problem = Problem.of(alike(draw, SHAPE), objective)
-    merged, apart = problem.groups, problem.apart.groups
-    listed = list_groups(problem.round, problem.values)
-    if problem.values.grouped:
+    groups = groups_of(alike(draw, SHAPE), objective)
+    listed = list_groups(groups.round, groups.values)
+    if groups.values.grouped:
         listed = worthwhile(listed)
 
     def worths(groups: Groups) -> Counter[tuple[int, tuple[int, ...], float]]:
@@ -147,8 +148,8 @@ def test_groups_of_kinds_are_those_of_their_jobs(draw: Random, objective: Object
         )
         return Counter(found)
 
-    assert worths(apart) == worths(fitting(listed))
-    assert merged.members_apart == len(apart.job)
+    assert worths(groups.apart) == worths(fitting(listed))
+    assert groups.members_apart == len(groups.apart.job)
 
 
 @given(
@@ -169,17 +170,14 @@ def test_rounds_of_equal_jobs_are_solved_exactly(draw, objective, solver):
 
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_a_choice_is_worth_the_same_apart(draw, objective):
-    problem = Problem.of(alike(draw, SHAPE), objective)
-    counts = greedy_counts(problem, Limits())
-    named, number, _ = problem.groups.chosen(counts)
-    mine, single = (
-        score(*of)
-        for of in ((problem.groups, problem.values, counts), (named, problem.values, number))
-    )
+    groups = groups_of(alike(draw, SHAPE), objective)
+    counts = greedy_counts(groups, Limits())
+    named, number, _ = groups.chosen(counts)
+    mine, single = (score(*of) for of in ((groups, counts), (named, number)))
     assert (mine.weight, mine.gain) == pytest.approx((single.weight, single.gain))
-    program = problem.program
+    program = build(groups)
     assert program.gain @ program.solution(counts) == pytest.approx(mine.gain)
-    assert (problem.merged(np.zeros(len(problem.apart.groups), dtype=np.int64)) == 0).all()
+    assert (groups.merged(np.zeros(len(groups.apart), dtype=np.int64)) == 0).all()
 
 
 def test_of_equal_jobs_the_first_in_the_queue_start():

@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.instances.instance import Instance
 from dovetail.solver.backends.networkx_solver import _exchanged
 from dovetail.solver.rounds import solve
 from tests.data import small
+from tests.forms import groups_of
 
 
 def test_exchange_takes_as_many_components_as_are_needed():
@@ -100,7 +101,7 @@ def test_agrees_with_cp_sat(seeds, objective):
     several = 0
     for seed in seeds:
         instance = random_round(seed)
-        several += len(set(Problem.of(instance, objective).graph.size.tolist())) > 1
+        several += len(set(PairGraph(groups_of(instance, objective)).size.tolist())) > 1
         assert_agree(instance, objective, "cpsat", seed)
     assert several > len(seeds) / 2  # several sizes compete in most
 

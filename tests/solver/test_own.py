@@ -11,7 +11,6 @@ import pytest
 
 from dovetail import Answer, JobValues, Plan, check, solve
 from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.programs.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
@@ -20,6 +19,7 @@ from dovetail.solver.registry import solver_named
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
 from tests.data import small
+from tests.forms import values_of
 from tests.strategies import Shape, random_instance
 
 ONE_EACH = [{"id": w, "workload": w} for w in "abc"]
@@ -105,7 +105,7 @@ class Startless:
 class Choiceless:
     name = "choiceless"
 
-    def solve(self, problem, limits):
+    def solve(self, values, limits):
         return None
 
 
@@ -118,7 +118,7 @@ class Demanding:
     def __init__(self, colour):
         self.colour = colour
 
-    def solve(self, problem, limits):
+    def solve(self, values, limits):
         raise NotImplementedError
 
 
@@ -219,8 +219,8 @@ def test_values_that_would_make_bounds_wrong_are_refused(kind, message):
 def test_groups_cost_something_under_completion(seed):
     """No group has a value above 0, which bounds of objectives with values rest on."""
     shape = Shape(jobs=5, gpus=3, hosts=seed % 3 == 0)
-    problem = Problem.of(random_instance(Random(seed), shape), "completion")
-    listed = list_groups(problem.round, problem.values)
+    values = values_of(random_instance(Random(seed), shape), "completion")
+    listed = list_groups(values.round, values)
     assert not (listed.value > 0).any()
 
 

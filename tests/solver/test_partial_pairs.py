@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from dovetail.formulations.programs.pair_graph import PartialSharingError
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.pair_graph import PairGraph, PartialSharingError
 from dovetail.instances.checking.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
@@ -18,6 +17,7 @@ from dovetail.solver.matching.partial_pairs import best_partial_sharing
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import OPTIMAL_GAP, Limits, relative_gap
 from tests.data import small
+from tests.forms import groups_of
 from tests.formulations.test_worker_graph import partial_rounds
 from tests.oracle import TWO_STAGE, optimum
 
@@ -28,14 +28,14 @@ SLOW = pytest.mark.slow
 def test_equals_enumeration(objective):
     searched = 0
     for instance in partial_rounds(45):
-        problem = Problem.of(instance, objective)
+        groups = groups_of(instance, objective)
         try:
-            _ = problem.graph
+            PairGraph(groups)
             continue
         except PartialSharingError:
-            choice = best_partial_sharing(problem, Limits(), paired_counts(problem, Limits()))
+            choice = best_partial_sharing(groups, Limits(), paired_counts(groups, Limits()))
         best = optimum(instance, objective)
-        value = -choice.value if problem.values.minimised else choice.value
+        value = -choice.value if groups.values.minimised else choice.value
         assert value == pytest.approx(best.value, rel=1e-6)
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
         if objective in TWO_STAGE:
@@ -60,9 +60,9 @@ def test_equal_gangs_equal_enumeration():
         ]
         instance = small(jobs, pairs, gpus=draw.choice((3, 4, 5)), gang_sharing="partial")
         for objective in ("throughput", "slowdown"):
-            problem = Problem.of(instance, objective)
+            groups = groups_of(instance, objective)
             try:
-                _ = problem.graph
+                PairGraph(groups)
             except PartialSharingError:
                 found = solve(instance, objective, "matching")
                 assert found.objective == pytest.approx(optimum(instance, objective).value)
@@ -149,8 +149,8 @@ def test_a_gang_of_no_weight_is_placed_for_what_its_partner_gains():
     entry = {"pair": ["a", "b"], "slowdown": [0.5, 0.9]}
     instance = small(jobs, [entry], gpus=2)
     for objective in OBJECTIVES[:3]:
-        problem = Problem.of(instance, objective)
-        choice = best_partial_sharing(problem, Limits(), paired_counts(problem, Limits()))
+        groups = groups_of(instance, objective)
+        choice = best_partial_sharing(groups, Limits(), paired_counts(groups, Limits()))
         best = optimum(instance, objective)
         assert abs(choice.value) == pytest.approx(best.value)
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP

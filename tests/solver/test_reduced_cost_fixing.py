@@ -9,13 +9,13 @@ import pytest
 from scipy.sparse import csr_array
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.programs.integer_program import IntegerProgram
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.programs.integer_program import IntegerProgram, build
 from dovetail.instances import library
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.highs import Highs
 from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing, Relaxation
 from dovetail.solver.types import Limits
+from tests.forms import groups_of
 
 
 def random_program(seed: int) -> IntegerProgram:
@@ -56,12 +56,11 @@ def test_no_solution_of_the_value_is_lost():
 
 
 def test_few_groups_of_the_lab_are_within_reach_of_its_optimum():
-    problem = Problem.of(library.load("lab"), "throughput")
-    program = problem.program.program
+    groups = groups_of(library.load("lab"))
+    program = build(groups).program
     best = CpSat().solve(program, Limits()).bound
-    groups = len(problem.groups)
-    left = np.count_nonzero(Relaxation(program, Limits()).tightened(best).upper[:groups])
-    assert left < groups / 5
+    left = np.count_nonzero(Relaxation(program, Limits()).tightened(best).upper[: len(groups)])
+    assert left < len(groups) / 5
 
 
 def test_what_is_cut_off_is_never_the_best():

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.groups import idle_counts
 from dovetail.formulations.programs.scores import ceiling
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
@@ -15,6 +15,7 @@ from dovetail.solver.rounds import solve
 from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import Limits, Maximum, Proven
 from tests.data import small
+from tests.forms import groups_of
 
 SOLVERS = pytest.mark.parametrize("solver", ["cpsat", "highs", "matching"])
 
@@ -128,23 +129,23 @@ class Idle(StagedSearch):
     proof = None
 
     def heaviest(self):
-        return self.maximise(), weight_units(self.problem)
+        return self.maximise(), weight_units(self.groups)
 
     def maximise(self, per_gain=1.0, per_watt=0.0, start=None):
-        counts = self.problem.idle_counts
+        counts = idle_counts(self.groups)
         return Maximum(counts=counts, bound=1e9, stopped="time_limit", proof=self.proof)
 
 
 def test_a_poor_bound_is_replaced_unless_a_certificate_is_of_it():
-    problem = Problem.of(library.load("first-pairs"), "throughput")
-    idle = Idle(problem, Limits())
-    assert solve_in_stages(idle).bound == ceiling(problem.groups, problem.values).gain
-    idle.proof = lambda problem: Proven(1e9, ())
+    groups = groups_of(library.load("first-pairs"))
+    idle = Idle(groups.values, Limits(), groups)
+    assert solve_in_stages(idle).bound == ceiling(groups).gain
+    idle.proof = lambda values: Proven(1e9, ())
     assert solve_in_stages(idle).bound == 1e9
 
 
 def test_a_weight_that_is_not_proven_leaves_the_last_stage_without_a_bound():
-    problem = Problem.of(library.load("weights"), "slowdown")
-    choice = solve_in_stages(Idle(problem, Limits()))
+    groups = groups_of(library.load("weights"), "slowdown")
+    choice = solve_in_stages(Idle(groups.values, Limits(), groups))
     assert (choice.bound, choice.stopped) == (math.inf, "time_limit")
-    assert choice.weight_bound == ceiling(problem.groups, problem.values).weight
+    assert choice.weight_bound == ceiling(groups).weight

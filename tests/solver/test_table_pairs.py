@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from dovetail import solve
-from dovetail.formulations.programs.problems import Problem
+from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.solver.matching import table_pairs as module
-from dovetail.solver.matching.exact_pairs import best_matching
+from dovetail.solver.matching.exact_pairs import best_matching, best_on_tables
 from dovetail.solver.matching.table_pairs import table_pairs
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.types import Limits
 from tests.data import small
+from tests.forms import values_of
 from tests.strategies import Shape, random_instance
 
 PAIRS = Shape(jobs=9, gpus=7, models=False, sets=False, batches=False)
@@ -32,9 +34,9 @@ def tables_for_small_rounds(monkeypatch):
     monkeypatch.setattr(module, "MOST_GROUPS", -1)
 
 
-def random_problems(shape, seeds, objective="throughput"):
+def random_rounds(shape, seeds, objective="throughput"):
     for seed in seeds:
-        yield Problem.of(alike(random_instance(Random(seed), shape)), objective).apart
+        yield values_of(alike(random_instance(Random(seed), shape)), objective)
 
 
 def alike(instance):
@@ -47,21 +49,19 @@ def alike(instance):
     return Instance.from_data(data)
 
 
-def listed(problem, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_LISTED_JOBS", 10**9)
-        return best_matching(problem, Limits())
+def listed(values):
+    return best_matching(candidate_groups(values).apart, Limits())
 
 
 @pytest.mark.parametrize("objective", ["slowdown", "sensitivity"])
-def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
+def test_two_stages_agree_with_the_listed_groups(objective):
     tabled = 0
-    for problem in random_problems(PAIRS, range(40), objective):
-        large = table_pairs(problem)
+    for values in random_rounds(PAIRS, range(40), objective):
+        large = table_pairs(values)
         if large is None:
             continue
-        found = best_matching(problem, Limits())
-        best = listed(problem, monkeypatch)
+        found = best_on_tables(large, Limits())
+        best = listed(values)
         assert found.weight_bound == best.weight_bound
         assert found.value == pytest.approx(best.value, rel=1e-9)
         assert found.bound == pytest.approx(best.bound, rel=1e-6)
@@ -69,14 +69,14 @@ def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
     assert tabled > 7
 
 
-def test_the_optimum_of_the_listed_groups(monkeypatch):
+def test_the_optimum_of_the_listed_groups():
     tabled = joined = fixed = gangs = 0
-    for problem in random_problems(PAIRS, range(100)):
-        large = table_pairs(problem)
+    for values in random_rounds(PAIRS, range(100)):
+        large = table_pairs(values)
         if large is None:
             continue
-        found = best_matching(problem, Limits())
-        best = listed(problem, monkeypatch)
+        found = best_on_tables(large, Limits())
+        best = listed(values)
         assert found.value == pytest.approx(best.value, rel=1e-12)
         assert found.bound == pytest.approx(best.bound, rel=1e-7)
         sizes = found.groups.sizes[found.counts > 0]
@@ -95,22 +95,23 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
 @pytest.mark.parametrize("shape", [PAIRS, ANY])
 def test_tables_only_where_plans_are_matchings(shape):
     for seed in range(80):
-        problem = Problem.of(random_instance(Random(seed), shape), "throughput")
-        if table_pairs(problem) is not None:
-            assert problem.graph.jobs == len(problem.round)
+        values = values_of(random_instance(Random(seed), shape))
+        if table_pairs(values) is not None:
+            assert PairGraph(candidate_groups(values)).jobs == len(values.round)
 
 
 @pytest.mark.parametrize("objective", ["jct", "completion"])
-def test_values_that_depend_on_ends_agree_with_the_listed_groups(objective, monkeypatch):
+def test_values_that_depend_on_ends_agree_with_the_listed_groups(objective):
     tabled = shared = joined = 0
-    for problem in random_problems(ONE_GPU, range(60), objective):
-        if table_pairs(problem) is None:
+    for values in random_rounds(ONE_GPU, range(60), objective):
+        large = table_pairs(values)
+        if large is None:
             continue
-        found, best = best_matching(problem, Limits()), listed(problem, monkeypatch)
+        found, best = best_on_tables(large, Limits()), listed(values)
         assert found.value == pytest.approx(best.value, rel=1e-9)
         assert found.bound == pytest.approx(best.bound, rel=1e-6)
         pairs = np.flatnonzero((found.groups.sizes == 2) & (found.counts > 0))
-        running = problem.round.jobs.running[found.groups.job]
+        running = values.round.jobs.running[found.groups.job]
         joined += bool(running[found.groups.start[pairs]].any())
         shared += bool(len(pairs))
         tabled += 1
@@ -122,7 +123,7 @@ def test_values_that_depend_on_ends_agree_with_the_listed_groups(objective, monk
 @pytest.mark.parametrize("options", [{}, {"running": 0.3, "margin": 0.1, "weighted": True}])
 def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, options):
     instance = generate(150, seed=4, workloads=25, gangs=False, **options)
-    values = table_pairs(Problem.of(instance, objective)).pairs
+    values = table_pairs(values_of(instance, objective)).pairs
     jobs, scale = np.arange(1, 150, 2), 2.0**29 / values.largest
     fixed, joined = values.rounded(jobs, scale)
     matrix = np.asarray(values)[np.ix_(jobs, jobs)]
@@ -138,11 +139,11 @@ def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, option
 def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
     compared = 0
     shape = ONE_GPU if objective == "completion" else PAIRS
-    for problem in random_problems(shape, range(80), objective):
-        large = table_pairs(problem)
+    for values in random_rounds(shape, range(80), objective):
+        large = table_pairs(values)
         if large is None:
             continue
-        graph = problem.graph
+        graph = PairGraph(candidate_groups(values).apart)
         n = graph.jobs
         best = np.full((n, n), -np.inf)
         np.maximum.at(best, (graph.first, graph.second), graph.gain)
@@ -155,7 +156,7 @@ def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
         np.fill_diagonal(pair, np.where(np.isnan(large.alone), -np.inf, large.alone))
         undecided = np.flatnonzero(large.tables.required & ~graph.required)
         pair[undecided, undecided] = -np.inf
-        if problem.values.relative:  # no plan needs a loss
+        if values.relative:  # no plan needs a loss
             best[best < 0] = -np.inf
         assert np.allclose(best, pair, rtol=1e-12, atol=1e-12)
         compared += 1
@@ -175,14 +176,14 @@ def test_plans_pass_the_checker(preempt):
 
 
 @pytest.mark.parametrize("options", [{}, {"running": 0.2}, {"margin": 0.1, "weighted": True}])
-def test_larger_rounds(options, monkeypatch):
+def test_larger_rounds(options):
     for gangs in ({"gangs": False}, {"gang_sharing": "whole"}):
         instance = generate(130, seed=4, workloads=25, **gangs, **options)
-        problem = Problem.of(instance, "throughput").apart
-        large = table_pairs(problem)
+        values = values_of(instance)
+        large = table_pairs(values)
         assert large is not None
-        found = best_matching(problem, Limits())
-        assert found.value == pytest.approx(listed(problem, monkeypatch).value, rel=1e-9)
+        found = best_on_tables(large, Limits())
+        assert found.value == pytest.approx(listed(values).value, rel=1e-9)
 
 
 def test_no_time_leaves_running_jobs_where_they_are():
@@ -194,7 +195,7 @@ def test_no_time_leaves_running_jobs_where_they_are():
 
 def test_an_objective_of_a_ratio_is_listed():
     instance = generate(20, seed=1, gangs=False)
-    assert table_pairs(Problem.of(instance, "energy")) is None
+    assert table_pairs(values_of(instance, "energy")) is None
 
 
 def test_an_entry_of_the_model_wins_over_one_without():
@@ -204,12 +205,12 @@ def test_an_entry_of_the_model_wins_over_one_without():
     own = {**general, "gpu_model": "V100"}
     for entry, mates in (({"slowdown": [1.1, 1.1]}, 1.1), ({"slowdown": None}, None)):
         instance = small(jobs, [general, {**own, **entry}, other])
-        value = table_pairs(Problem.of(instance, "throughput")).pairs.best(0, np.array([1]))[0]
+        value = table_pairs(values_of(instance)).pairs.best(0, np.array([1]))[0]
         assert np.isnan(value) if mates is None else value == 2 / mates
 
 
 def test_small_rounds_are_listed(monkeypatch):
-    problem = Problem.of(generate(20, seed=1, gangs=False), "throughput")
-    assert table_pairs(problem) is not None
+    values = values_of(generate(20, seed=1, gangs=False))
+    assert table_pairs(values) is not None
     monkeypatch.setattr(module, "MOST_GROUPS", 10**6)
-    assert table_pairs(problem) is None
+    assert table_pairs(values) is None

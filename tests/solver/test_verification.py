@@ -10,22 +10,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dovetail.formulations.objectives import job_values
 from dovetail.formulations.pair_tables import pair_tables
-from dovetail.formulations.programs import problems
 from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.problems import Problem
-from dovetail.formulations.rounds import Round
 from dovetail.instances import library
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import Verification
-from dovetail.solver.matching import price_certificate
+from dovetail.solver.matching import exact_pairs, price_certificate, table_pairs
 from dovetail.solver.matching.matching_solver import MatchingSolver
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
+from tests.forms import values_of
 from tests.solver.test_own_best import gaining_gang
 
 MATCHINGS = ("first-pairs", "weights", "gang-whole", "running", "shares", "memory", "jct")
@@ -132,8 +129,9 @@ def refused(instance, objective="throughput"):
 
     In plans the check of ties among all groups finds such errors as well, in small rounds.
     """
-    choice = MatchingSolver().solve(Problem.of(instance, objective), Limits())
-    found = choice.proof(job_values(Round.of(instance), objective))
+    values = values_of(instance, objective)
+    choice = MatchingSolver().solve(values, Limits())
+    found = choice.proof(values)
     return bool(found.errors) or found.bound > choice.bound * (1 + 1e-9)
 
 
@@ -142,7 +140,7 @@ def refused(instance, objective="throughput"):
 def test_a_graph_that_is_wrong_proves_nothing(monkeypatch, broken, objective):
     instances = [generate(16, seed=seed, gangs=False, running=0.2) for seed in range(6)]
     assert not any(refused(instance, objective) for instance in instances)
-    monkeypatch.setattr(problems, "PairGraph", broken)
+    monkeypatch.setattr(exact_pairs, "PairGraph", broken)
     assert sum(refused(instance, objective) for instance in instances) >= 4
 
 
@@ -161,8 +159,8 @@ def test_tables_of_large_rounds_that_are_wrong_prove_nothing(monkeypatch):
         tables = pair_tables(compiled, values)
         return replace(tables, slowdown=tables.slowdown * 2, bound=tables.bound * 2)
 
-    monkeypatch.setattr(problems, "pair_tables", halved)
-    monkeypatch.setattr("dovetail.solver.matching.table_pairs.MOST_GROUPS", 0)
+    monkeypatch.setattr(table_pairs, "pair_tables", halved)
+    monkeypatch.setattr(table_pairs, "MOST_GROUPS", 0)
     with pytest.raises(VerificationError, match="a pair has negative reduced cost"):
         verify(instance, solve(instance))
 

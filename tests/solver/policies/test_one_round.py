@@ -19,13 +19,13 @@ from tests.executor.waiting import wait_until
 
 @pytest.fixture
 def solved(monkeypatch):
-    """Return the objectives of the problems that ``auto`` has solved."""
+    """Return the objectives of the rounds that ``auto`` has solved."""
     seen = []
     real = Auto.solve
 
-    def noting(self, problem, limits):
-        seen.append(problem.values.name)
-        return real(self, problem, limits)
+    def noting(self, values, limits):
+        seen.append(values.name)
+        return real(self, values, limits)
 
     monkeypatch.setattr(Auto, "solve", noting)
     return seen
