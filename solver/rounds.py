@@ -459,14 +459,11 @@ def _known_pairs(known: Slowdowns, jobs: Counter[str]) -> Ints:
     number = known.number
     of_sets = [sorted(number[name] for name in entry.workloads) for entry in known.sets.values()]
     ends = [(each[0], each[-1]) for each in of_sets if len(set(each)) <= 2]
-    one, other = known.workload.T
-    # Entries of a pair at several shares mostly follow each other.
-    fresh = np.append(np.ones(min(1, len(one)), dtype=bool), one[1:] != one[:-1])
-    fresh[1:] |= other[1:] != other[:-1]
-    both = np.concatenate([known.workload[fresh], np.array(ends, dtype=np.int32).reshape(-1, 2)])
-    low, high = both.min(axis=1).astype(np.int64), both.max(axis=1)
+    one, other = np.concatenate([known.workload, np.array(ends, dtype=np.int32).reshape(-1, 2)]).T
+    low, high = np.minimum(one, other).astype(np.int64), np.maximum(one, other)
     able = (count[low] > 0) & (count[high] > 0) & ((low != high) | (count[low] > 1))
-    pairs = np.sort((low * len(count) + high)[able])
+    # Files mostly have pairs in this order, once for each split.
+    pairs = np.sort((low * len(count) + high)[able], kind="stable")
     return pairs[np.diff(pairs, prepend=-1) > 0]
 
 
