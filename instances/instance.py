@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -43,7 +43,7 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
-from dovetail.instances.slowdowns.columns import SlowdownsField
+from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
 from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
 
 if TYPE_CHECKING:
@@ -461,7 +461,7 @@ class Instance(Record):
             (place.gpu.id, place) for node in self.cluster.nodes for place in node.places
         )
 
-    @cached_property
+    @property
     def entries(self) -> Mapping[EntryKey, SlowdownEntry]:
         """Every slowdown entry by its key, in the order of the file."""
         return self.slowdowns.by_key
@@ -500,6 +500,22 @@ class Instance(Record):
         with as_input_error():
             changed._check_jobs()
         return changed
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other parts, which are not checked.
+
+        Raises
+        ------
+        ArgumentError
+            When one of other slowdowns is not a ``SlowdownEntry``.
+        """
+        if update is not None and "slowdowns" in update:
+            known = update["slowdowns"]
+            if not isinstance(known, Slowdowns):
+                for k, entry in enumerate(known := tuple(known)):
+                    require_type(f"slowdowns[{k}]", entry, SlowdownEntry)
+            update = {**update, "slowdowns": Slowdowns.of(known, tuple(self.workloads))}
+        return super().model_copy(update=update, deep=deep)
 
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``).

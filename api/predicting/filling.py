@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast, overload
 
+import numpy as np
+
 from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.entry import SOURCES
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, caps_of
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
@@ -80,11 +83,11 @@ def predicted(
         if of_model and options.model is None:
             raise InputError(error.rule, "--confidence") from None
         raise error.at(source_name(options.model if of_model else options.instance)) from None
-    isolated = [e for e in made.slowdowns[len(instance.slowdowns) :] if IDLE in e.shares]
-    if pairs := sum(entry.pair is not None for entry in isolated):
+    added = made.slowdowns[len(instance.slowdowns) :]
+    if pairs := int((added.share == BEST_EFFORT).any(axis=1).sum()):
         print(f"dovetail: isolated pairs ({pairs}) {_PUBLISHED}", file=sys.stderr)
-    if pairs < len(isolated):
-        print(f"dovetail: isolated sets ({len(isolated) - pairs}) {_DERIVED}", file=sys.stderr)
+    if of_sets := sum(IDLE in entry.shares for entry in added.sets.values()):
+        print(f"dovetail: isolated sets ({of_sets}) {_DERIVED}", file=sys.stderr)
     for unknown in _unknown(instance, predictor, mixed, options.confidence):
         print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
     for doubt in _doubts(instance, made, predictor, mixed):
@@ -161,10 +164,9 @@ def _apart(instance: Instance, made: Instance) -> set[tuple[str, ...]]:
     for job in instance.jobs:
         gsla = math.inf if job.gsla is None else job.gsla
         loosest[job.workload] = max(gsla, loosest.get(job.workload, 1.0))
-    return {
-        tuple(sorted(entry.workloads))
-        for entry in made.slowdowns[len(instance.slowdowns) :]
-        if entry.pair is not None and entry.source != "measured" and IDLE not in entry.shares
-        for name, upper in zip(entry.workloads, entry.upper or (), strict=False)
-        if upper > loosest.get(name, math.inf)
-    }
+    known = made.slowdowns[len(instance.slowdowns) :]
+    most = np.array([loosest.get(name, math.inf) for name in known.names])
+    over = (known.upper > most[known.workload]).any(axis=1)
+    over &= (known.source != SOURCES.index("measured")) & ~(known.share == BEST_EFFORT).any(axis=1)
+    ends = np.unique(known.workload[over], axis=0).tolist()
+    return {tuple(sorted((known.names[a], known.names[b]))) for a, b in ends}

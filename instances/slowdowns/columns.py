@@ -487,15 +487,21 @@ class ByKey(Mapping[EntryKey, SlowdownEntry]):
         self._sets = {entry.key: entry for entry in known.sets.values()}
 
     def __getitem__(self, key: EntryKey) -> SlowdownEntry:
-        if len(key[1]) != 2:
+        if key in self._sets:
             return self._sets[key]
-        at = self._known.place(key)
+        at = self._place(key)
         if at is None:
             raise KeyError(key)
         return self._known.at(at)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._sets or self._known.place(key) is not None  # type: ignore[arg-type]
+        return key in self._sets or self._place(key) is not None
+
+    def _place(self, key: Any) -> int | None:  # noqa: ANN401
+        try:
+            return self._known.place(key)
+        except (TypeError, ValueError):
+            return None
 
     def __iter__(self) -> Iterator[EntryKey]:
         return (entry.key for entry in self._known)

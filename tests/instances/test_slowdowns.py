@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from dovetail.instances.errors import ArgumentError
 from dovetail.instances.instance import Instance
 from dovetail.instances.reading.json_text import json_line
 from dovetail.instances.reading.syntax import yaml_line
@@ -125,6 +126,12 @@ def test_entries_are_found_by_their_keys(data):
     for key in [("P4", (("a", 0), ("b", 0))), (None, (("a", 1), ("z", 0))), (None, (("a", 0),))]:
         assert key not in by_key
         assert by_key.get(key) is None
+    for odd in ("x", 5, None, ("P4", "ab"), (None, (("a", "no code"), ("b", 0)))):
+        assert odd not in by_key
+    asked = [(model, key[1]) for model in ("A100", "K80") for key in first if len(key[1]) == 2]
+    held = [by_key.get(key, by_key.get((None, key[1]))) for key in asked]
+    rows = known.holding(asked).tolist()
+    assert [None if row < 0 else known.at(row) for row in rows] == held
 
 
 @given(VALID)
@@ -191,6 +198,21 @@ def test_an_instance_numbers_them_by_its_workloads():
         assert instance.slowdowns.names == ("c", "a", "b")
         assert instance.slowdowns.workload.tolist() == [[2, 1], [1, 0]]
         assert instance.slowdowns.models == ("A100",)
+
+
+def test_a_copy_of_an_instance_takes_any_entries():
+    made = Instance.build("lab")
+    made.add_workload("a", 100)
+    instance = made.instance()
+    entry = SlowdownEntry(pair=("a", "a"), slowdown=(1.2, 1.2))
+    for copied in (
+        instance.altered(slowdowns=(entry,)),
+        instance.model_copy(update={"slowdowns": [entry]}),
+    ):
+        assert copied.entries[entry.key] == entry
+        assert copied.slowdowns.names == ("a",)
+    with pytest.raises(ArgumentError, match=r"slowdowns\[1\] must be a SlowdownEntry, got a dict"):
+        instance.altered(slowdowns=(entry, {}))
 
 
 def test_columns_cannot_be_written_to():
