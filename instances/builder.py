@@ -25,10 +25,9 @@ from dovetail.instances._record import (
 )
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, Node, Place, Workload
-from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
-from dovetail.instances.slowdowns.gathering import fits
+from dovetail.instances.slowdowns.gathering import fits, require_slowdowns
 from dovetail.instances.slowdowns.shares import share_code
 
 Names = Collection[str] | Collection[int] | NDArray[np.int64] | NDArray[np.str_]

@@ -17,7 +17,6 @@ from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
 from dovetail.instances.reading.json_text import Lines, json_parts
-from dovetail.instances.reading.plausible import require_entries
 from dovetail.instances.reading.raw_files import (
     FilePath,
     decoded,
@@ -34,6 +33,7 @@ from dovetail.instances.reading.syntax import (
     parse_yaml,
     yaml_parts,
 )
+from dovetail.instances.slowdowns.gathering import require_entries
 from dovetail.instances.slowdowns.lines import entry_lines
 
 _R = TypeVar("_R", bound=Record)

@@ -27,7 +27,7 @@ def add(options: Namespace) -> int:
     from dovetail.instances.datasets.dataset import DataSet, slowdowns_of
     from dovetail.instances.datasets.files import read_dataset
     from dovetail.instances.datasets.repository import Repository, is_repository
-    from dovetail.instances.reading.plausible import require_slowdowns
+    from dovetail.instances.slowdowns.gathering import require_slowdowns
 
     if not is_repository(options.repository):
         rule = "must be a repository: a name that ends in .db or .sqlite"

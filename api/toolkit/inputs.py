@@ -31,8 +31,8 @@ def instance_named(source: str) -> Instance:
     Slowdowns of a file that are probably speeds are reported on standard error.
     """
     from dovetail.instances.files import read_instance
-    from dovetail.instances.reading.plausible import faster_together
     from dovetail.instances.reading.raw_files import LIBRARY
+    from dovetail.instances.slowdowns.gathering import faster_together
 
     if not source.startswith(LIBRARY):
         instance = read_instance(source)

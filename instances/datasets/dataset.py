@@ -19,8 +19,8 @@ from dovetail.instances._record import IDLE, Name, Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, ProfileKey, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Workload
-from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.slowdowns.entry import SharingMode
+from dovetail.instances.slowdowns.gathering import require_slowdowns
 from dovetail.instances.slowdowns.shares import share_code, share_of
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"

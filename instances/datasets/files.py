@@ -30,9 +30,9 @@ from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.reading.parquet import parquet_bytes, parquet_table
-from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.reading.raw_files import LIBRARY, FilePath, write_bytes
 from dovetail.instances.reading.tables import Cell, Column, Table, csv_bytes, read_table, used
+from dovetail.instances.slowdowns.gathering import require_slowdowns
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")

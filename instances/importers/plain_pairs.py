@@ -29,12 +29,11 @@ from dovetail.instances.importers._cells import (
     byte_parts,
     row_parts,
 )
-from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.reading.raw_files import MOST_BYTES, FilePath, opened
 from dovetail.instances.reading.tables import MOST_ROWS
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES
-from dovetail.instances.slowdowns.gathering import fits
+from dovetail.instances.slowdowns.gathering import fits, require_slowdowns
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP
 
 _ENDS: Final = ("workload_1", "workload_2")

@@ -62,13 +62,13 @@ def path(name: str) -> Path:
     InputError
         When there is none of that name.
     """
+    if name in manifest():
+        return Path(str(files(__name__).joinpath(f"{name}.yaml")))
     if name in measured.names():
         rule = f"{name} is a data set: write an instance of it with dovetail dataset instance"
         raise InputError(rule, "library")
-    if name not in manifest():
-        rule = f"must be one of {listed(names(), most=40)}, got {shown(name)}{hint(name, names())}"
-        raise InputError(rule, "library")
-    return Path(str(files(__name__).joinpath(f"{name}.yaml")))
+    rule = f"must be one of {listed(names(), most=40)}, got {shown(name)}{hint(name, names())}"
+    raise InputError(rule, "library")
 
 
 def load(name: str) -> Instance:

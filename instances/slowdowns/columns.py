@@ -33,14 +33,14 @@ from dovetail.instances.slowdowns.entry import (
     SharingMode,
     SlowdownEntry,
 )
-from dovetail.instances.slowdowns.gathering import Gathering
-from dovetail.instances.slowdowns.layout import (
+from dovetail.instances.slowdowns.gathering import (
     AT_ONCE,
     COLUMNS,
     DEFAULTS,
     FIELDS,
     Bools,
     Floats,
+    Gathering,
     Ints,
     column_of,
     joined,

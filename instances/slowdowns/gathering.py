@@ -1,18 +1,22 @@
-"""Slowdowns from plain data or records to columns, each part checked as a whole."""
+"""What the columns of slowdowns are, and how plain data or records become columns that are checked.
+
+A number that is no slowdown, but a speed or a percentage, is refused by one rule for every reader.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from dovetail.instances._record import Name
+from dovetail.instances._record import Name, listed
+from dovetail.instances.errors import InputError
 from dovetail.instances.slowdowns.entry import (
     EACH,
     FIGURES,
@@ -21,16 +25,82 @@ from dovetail.instances.slowdowns.entry import (
     SOURCES,
     SlowdownEntry,
 )
-from dovetail.instances.slowdowns.layout import (
-    COLUMNS,
-    FIELDS,
-    TYPES,
-    Bools,
-    Floats,
-    column_of,
-    taken,
-)
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_of
+
+if TYPE_CHECKING:
+    from dovetail.instances.slowdowns.columns import Slowdowns
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.signedinteger[Any]]
+Bools = NDArray[np.bool_]
+
+COLUMNS: Final = ("row", "model", "workload", "share", *FIGURES, "source", "mode")
+"""The names of the columns."""
+
+OF_BOTH: Final = frozenset(("workload", "share", *EACH))
+"""The columns with a value for each workload of a pair."""
+
+_NAMED: Final = {"pair": "workload", "gpu_model": "model"}
+
+FIELDS: Final[Mapping[str, str]] = {
+    _NAMED.get(field, field): field for field in SlowdownEntry.model_fields if field != "set"
+}
+"""The field of an entry for each column, in the order of the fields."""
+
+DEFAULTS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(COLUMNS, math.nan),
+    **{"row": 0, "workload": 0, "share": NO_CAP, "model": -1, "source": -1, "mode": 0},
+}
+"""The value of a row in which a field is not given."""
+
+AT_ONCE: Final = 4096
+"""How many rows become Python objects at a time, or the other way round."""
+
+TYPES: Final[Mapping[str, type[np.generic]]] = {
+    **{"row": np.int32, "model": np.int32, "workload": np.int32, "share": np.int16},
+    **{"source": np.int8, "mode": np.int8},
+    **dict.fromkeys(FIGURES, np.float64),
+}
+"""The types of the columns: as small as they may be, as there may be millions of rows."""
+
+
+def column_of(name: str, values: NDArray[Any] | float | None, count: int) -> NDArray[Any]:
+    """Return a column of its type; one value for all rows is kept once."""
+    shape = (count, 2) if name in OF_BOTH else (count,)
+    given = np.asarray(DEFAULTS[name] if values is None else values, dtype=TYPES[name])
+    return given if given.shape == shape else np.broadcast_to(given, shape)
+
+
+def is_constant(column: NDArray[Any]) -> bool:
+    """Return whether a column is kept as one value for all rows."""
+    return len(column) > 0 and not any(column.strides)
+
+
+def taken(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Return some rows of a column; one value for all rows stays one."""
+    if is_constant(column):
+        return np.broadcast_to(column.flat[0], (len(rows), *column.shape[1:]))
+    return np.asarray(column[rows])
+
+
+def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the rows of columns one after the other."""
+    first = parts[0]
+    if all(map(is_constant, parts)):
+        values = np.array([part.flat[0] for part in parts])
+        if np.array_equal(values[1:], values[:-1], equal_nan=values.dtype.kind == "f"):
+            length = sum(map(len, parts))
+            return np.broadcast_to(first.flat[0], (length, *first.shape[1:]))
+    return np.concatenate(parts)
+
+
+def renumbered(column: Ints, old: Sequence[str], new: Sequence[str]) -> Ints:
+    """Return positions in ``old`` as positions in ``new``; -1 stays."""
+    if tuple(old) == tuple(new):
+        return column
+    place = {name: k for k, name in enumerate(new)}
+    table = np.array([*(place.get(name, -1) for name in old), -1], dtype=column.dtype)
+    return np.asarray(table[column])
 
 
 class Gathering:
@@ -333,3 +403,82 @@ _CODES: Final[Mapping[str, Mapping[Any, int]]] = {
     "mode": {word: k for k, word in enumerate(MODES)},
 }
 _SHARE_CODES: Final = {share_of(code): code for code in range(CODES)}
+
+_SPEED: Final = 0.95
+"""A median below this indicates speeds."""
+
+_PERCENTAGE: Final = 20.0
+"""A median above this indicates percentages."""
+
+_LEAST_BY_NOISE: Final = 0.9
+"""If no slowdown is above 1, one below this is not measurement noise."""
+
+_RULE: Final = "must be iteration time together / alone"
+
+
+def require_slowdowns(slowdowns: ArrayLike, path: str, source: str) -> None:
+    """Refuse numbers that cannot be slowdowns: half of all jobs do not run faster together.
+
+    One job of a pair may starve (measured with MPS without caps: 50 times slower), and the other
+    then runs as if alone; so the lower median is compared with the limit of percentages.
+
+    Raises
+    ------
+    InputError
+        When their median indicates speeds or percentages, or none is above 1 and some are below
+        0.9.
+    """
+    values = np.asarray(slowdowns, dtype=np.float64).ravel()
+    if not len(values):
+        return
+    halves = (len(values) - 1) // 2, len(values) // 2
+    low, high = np.partition(values, halves)[[*halves]].tolist()
+    if (middle := (low + high) / 2) < _SPEED:
+        odd = f"half are at most {middle:.4g}, as speeds are"
+    elif low > _PERCENTAGE:
+        odd = f"half are at least {low:.4g}, as percentages are"
+    elif values.max() <= 1 and (least := float(values.min())) < _LEAST_BY_NOISE:
+        odd = f"none is above 1 and the least is {least:.4g}, as speeds are"
+    else:
+        return
+    raise InputError(f"{_RULE}; {odd}", path, source)
+
+
+def require_entries(known: Slowdowns, source: str) -> None:
+    """Refuse implausible slowdowns of an instance from a file, like those of a table of pairs.
+
+    Raises
+    ------
+    InputError
+        As for ``require_slowdowns``, or when all jobs of an entry have percentages.
+    """
+    may = known.may_share
+    values = known.slowdown if may.all() else known.slowdown[may]
+    of_sets = [s for entry in known.sets.values() for s in entry.slowdown or ()]
+    values = np.append(values, of_sets) if of_sets else values
+    require_slowdowns(values, "slowdowns", source)
+    for k in _beyond(known, lambda slowdowns: slowdowns.min(axis=-1) > _PERCENTAGE):
+        got = listed(map("{:g}".format, known[k].slowdown or ()))
+        raise InputError(f"{_RULE}; {got} are percentages", f"slowdowns[{k}].slowdown", source)
+
+
+def faster_together(known: Slowdowns) -> Iterator[str]:
+    """Yield a line for each entry in which all jobs run clearly faster together than alone.
+
+    This is allowed, since caches are shared and measurements are noisy, but likely a mistake.
+    """
+    for k in _beyond(known, lambda slowdowns: slowdowns.max(axis=-1) < _SPEED):
+        got = listed(map("{:g}".format, known[k].slowdown or ()))
+        names = " + ".join(known[k].workloads)
+        yield f"slowdowns[{k}]: {names} run faster together than alone, by {got}: speeds?"
+
+
+def _beyond(
+    known: Slowdowns, holds: Callable[[NDArray[np.float64]], NDArray[np.bool_] | np.bool_]
+) -> list[int]:
+    """Return the positions of the entries of whose slowdowns something holds."""
+    pairs = known.row[holds(known.slowdown)].tolist()
+    sets = (
+        k for k, entry in known.sets.items() if entry.slowdown and holds(np.array(entry.slowdown))
+    )
+    return sorted([*pairs, *sets])

@@ -8,7 +8,7 @@ from typing import Final
 
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import EACH, MODES, SINGLE, SOURCES
-from dovetail.instances.slowdowns.layout import AT_ONCE, DEFAULTS, FIELDS
+from dovetail.instances.slowdowns.gathering import AT_ONCE, DEFAULTS, FIELDS
 from dovetail.instances.slowdowns.shares import NO_CAP, share_of
 
 _NOT_GIVEN: Final = "nan"

@@ -14,8 +14,8 @@ from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.plugins import OWN, plugins
-from dovetail.instances.reading.plausible import require_slowdowns
 from dovetail.instances.slowdowns.entry import SharingMode
+from dovetail.instances.slowdowns.gathering import require_slowdowns
 from dovetail.predictors.estimators.registry import (
     AUTO,
     FittingTask,
