@@ -273,6 +273,24 @@ class SimulatedCluster:
         left_s = max(0.0, stay.outcome.work_s - job.done(now))
         return max(now, job.since_s) + left_s / (job.rate or stay.speed)
 
+    def idle_s(self) -> NDArray[np.float64]:
+        """Return when each GPU will be idle if its jobs go on at their present rates; see `end_s`.
+
+        That is now if it has none.
+        """
+        jobs, now = list(self.state.running.values()), self.state.now
+        stays = [self.residences[job.number] for job in jobs]
+        found = [
+            (stay.outcome.work_s, job.done_s, job.rate, job.since_s, job.rate or stay.speed)
+            for job, stay in zip(jobs, stays, strict=True)
+        ]
+        work, done, rate, since, pace = np.array(found, dtype=np.float64).reshape(-1, 5).T
+        left = np.maximum(0.0, work - (done + rate * np.maximum(0.0, now - since)))
+        end = np.repeat(np.maximum(now, since) + left / pace, [len(job.gpus) for job in jobs])
+        idle = np.full(len(self.state.residents), now)
+        np.maximum.at(idle, [gpu for job in jobs for gpu in job.gpus], end)
+        return idle
+
     def _observe(self, job: Job) -> None:
         """Enter a slowdown that has lasted long enough into the state as measured."""
         stay = self.residences[job.number]

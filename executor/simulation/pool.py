@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.executor.rounds import run_rounds
 from dovetail.executor.second_opinion import malformed, unlawful, violations
@@ -110,6 +111,7 @@ class SimulatedPool:
         self._demanded = 0
         self._due = math.inf
         self._barren = 0
+        self._idle_s: NDArray[np.float64] | None = None  # during a decision: when GPUs are idle
         for node in range(len(self.state.machines.node_ids)):
             self._plan_failure(node)
 
@@ -223,6 +225,7 @@ class SimulatedPool:
             for rule in violations(self.state, decision.starts):
                 raise self._broken(f"breaks a rule: {rule}")
         self.state.reserved = dict(decision.reserved)
+        self._idle_s = None
         for start in decision.starts:
             for why in self._refusals(start):
                 raise self._broken(why)
@@ -286,6 +289,9 @@ class SimulatedPool:
         state.reserved.pop(job.number, None)
         delay_s = self._options.restart_s if job.starts else 0.0
         self._cluster.place(start, outcome, self._speed(start), delay_s)
+        if self._idle_s is not None:
+            held = list(job.gpus)
+            self._idle_s[held] = np.maximum(self._idle_s[held], self._cluster.end_s(job))
 
     def _leave(self, job: Job, ending: Ending) -> None:
         """Take a job off its GPUs; the caller renews the rates of the jobs that stay."""
@@ -323,17 +329,16 @@ class SimulatedPool:
         Running jobs continue at their present rates; jobs that start now run as if alone.
         """
         state, machines = self.state, self.state.machines
-        idle_s = [state.now] * len(machines)
-        for other in state.running.values():
-            end_s = self._cluster.end_s(other)
-            for gpu in other.gpus:
-                idle_s[gpu] = max(idle_s[gpu], end_s)
+        if self._idle_s is None:
+            self._idle_s = self._cluster.idle_s()
         usable = state.modes[job.workload][0].memory_mib <= self._room_mib
-        usable &= ~np.isin(machines.node, list(state.down))
-        times = np.array(idle_s)
-        free = [np.sort(times[usable & (self._model == k)]) for k in range(len(machines.models))]
-        enough = [float(idle[job.workers - 1]) for idle in free if job.workers <= len(idle)]
-        return min(enough, default=math.inf)
+        if state.down:
+            usable &= ~np.isin(machines.node, list(state.down))
+        free = [self._idle_s[usable & (self._model == k)] for k in range(len(machines.models))]
+        nth = job.workers - 1
+        return min(
+            [float(np.partition(s, nth)[nth]) for s in free if nth < len(s)], default=math.inf
+        )
 
     # Beginning and end.
 
