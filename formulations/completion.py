@@ -130,7 +130,7 @@ class Forecast:
             Compiles the loops; by default they are plain Python.
         """
         seconds = np.asarray(asks.seconds, dtype=np.float64)
-        starts = layout([0.0] * idle + busy_s.tolist(), asks, run)
+        starts = layout(np.concatenate([np.zeros(idle), busy_s]), asks, run)
         now = starts <= 0
         last = max(float((starts + seconds).max(initial=0.0)), float(busy_s.max(initial=0.0)))
         start = np.where(now, _next_chances(np.asarray(asks.workers), seconds, busy_s), starts)

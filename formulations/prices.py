@@ -97,12 +97,12 @@ def fill_prices(
         price[place] = max(price[place + 1], saved[place] + price[after[place]])
 
 
-def layout(free_s: Sequence[float], asks: Asks, run: Compiler | None = None) -> Floats:
+def layout(free_s: Sequence[float] | Floats, asks: Asks, run: Compiler | None = None) -> Floats:
     """Return when each job would start if all ran alone, in this order.
 
     Parameters
     ----------
-    free_s : sequence of float
+    free_s : (m,) float
         Seconds until each GPU is expected to be idle, in ascending order.
     asks : Asks
         The requests of the jobs; of the GPUs that are idle in time, a job takes those that become
@@ -119,7 +119,7 @@ def layout(free_s: Sequence[float], asks: Asks, run: Compiler | None = None) -> 
         found = np.empty(len(workers))
         run(fill_starts)(np.array(free_s, dtype=np.float64), workers, seconds, found)
         return found
-    free = list(free_s)
+    free: list[float] = np.asarray(free_s, dtype=np.float64).tolist()
     starts = []
     needs = zip(np.asarray(asks.workers).tolist(), np.asarray(asks.seconds).tolist(), strict=True)
     for workers, seconds in needs:

@@ -20,7 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
 
+import numpy as np
+
+from dovetail.formulations.arrays import Floats
 from dovetail.solver.policies.reservations import earliest, intact
 from dovetail.solver.policies.state import Job, Reservation, State
 
@@ -28,6 +33,8 @@ _MOST_RESERVED = 0.1
 """Fraction of the GPUs that may be reserved at a time, unless the first job alone needs more.
 
 Otherwise a cluster with a long overload would end up serving jobs first come, first served."""
+
+_SINCE, _WORK = attrgetter("waiting_since_s"), attrgetter("work_s")
 
 
 @dataclass(frozen=True)
@@ -65,18 +72,23 @@ class Patience:
 
     def next_s(self, state: State) -> float | None:
         """Return when the next waiting job becomes overdue."""
-        ahead = min([due for due in self._due(state) if due > state.now], default=math.inf)
+        due = self._due(state)
+        ahead = float(due[due > state.now].min(initial=math.inf))
         return None if math.isinf(ahead) else ahead
 
     def of(self, job: Job) -> float:
         """Return the patience of a job, in seconds."""
         return self.patience_s + self.stretch * job.work_s
 
-    def _due(self, state: State) -> list[float]:
+    def _due(self, state: State) -> Floats:
         """Return when each waiting job becomes overdue."""
-        return [job.waiting_since_s + self.of(job) for job in state.pending.values()]
+        jobs, count = state.pending.values(), len(state.pending)
+        work_s = np.fromiter(map(_WORK, jobs), np.float64, count)
+        return np.fromiter(map(_SINCE, jobs), np.float64, count) + (
+            self.patience_s + self.stretch * work_s
+        )
 
     def _overdue(self, state: State) -> list[Job]:
-        waiting = zip(state.pending.values(), self._due(state), strict=True)
-        overdue = [job for job, due in waiting if due <= state.now]
+        late = self._due(state) <= state.now
+        overdue = [*compress(state.pending.values(), late)] if late.any() else []
         return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))

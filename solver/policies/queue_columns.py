@@ -72,9 +72,13 @@ class QueueColumns(RowColumns):
 
 def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
     """Return ``Job.remaining`` of each job, (n,)."""
-    work, done, rate, since = (_floats(of, jobs) for of in (_WORK, _DONE, _RATE, _SINCE))
-    left = work - (done + rate * np.maximum(0.0, now - since))
-    return np.asarray(np.maximum(LEAST_REMAINING_S, left))
+    return np.asarray(np.maximum(LEAST_REMAINING_S, _floats(_WORK, jobs) - done_work(jobs, now)))
+
+
+def done_work(jobs: Sequence[Job], now: float) -> Floats:
+    """Return ``Job.done`` of each job, (n,)."""
+    done, rate, since = (_floats(of, jobs) for of in (_DONE, _RATE, _SINCE))
+    return done + rate * np.maximum(0.0, now - since)
 
 
 def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
@@ -83,9 +87,13 @@ def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
     A job that runs still is one that the decision stops, which also costs work.
     """
     found = remaining_work(jobs, now)
-    for k in np.flatnonzero(_ints(_STARTS, jobs)).tolist():
-        job = jobs[k]
-        found[k] = found[k] + job.restart_s + (job.lost(now) if job.gpus else 0.0)
+    again = np.flatnonzero(_ints(_STARTS, jobs))
+    if len(again):
+        those = [jobs[k] for k in again.tolist()]
+        checkpoint, resumed = _floats(_CHECKPOINT, those), _floats(_RESUMED, those)
+        lost = np.minimum(checkpoint, done_work(those, now) - resumed)
+        lost[[not job.gpus for job in those]] = 0.0
+        found[again] = found[again] + _floats(_RESTART, those) + lost
     return found
 
 
@@ -98,6 +106,7 @@ _NUMBER, _WORKLOAD, _WORKERS, _STARTS = map(attrgetter, ("number", "workload", "
 _WEIGHT, _GSLA, _WORK, _DONE, _RATE, _SINCE = map(
     attrgetter, ("weight", "gsla", "work_s", "done_s", "rate", "since_s")
 )
+_RESTART, _CHECKPOINT, _RESUMED = map(attrgetter, ("restart_s", "checkpoint_s", "resumed_s"))
 
 
 def _ints(of: attrgetter[Any], jobs: Sequence[Job]) -> Ints:

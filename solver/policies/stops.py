@@ -32,8 +32,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats
-from dovetail.formulations.prices import ROUNDING, layout
+from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.prices import ROUNDING, Asks, layout
 from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_columns import QueueColumns
@@ -150,6 +150,7 @@ class StopSearch:
         state = draft.state
         self._draft, self._state, self._ends, self._rules = draft, state, ends, rules
         self._closed = closed
+        self._found: list[_Unit] = []
         queue = draft.queue
         if draft.stops:
             queue = queue.take(~np.isin(queue.number, [job.number for job in draft.stops]))
@@ -157,78 +158,113 @@ class StopSearch:
 
     def best(self) -> Stops | None:
         """Return stops for the first waiting job for which some pay; None if none do."""
-        now_s = self._state.now
-        units = [unit for unit, at_s in self._moments if at_s <= now_s]
-        if not units:
-            return None
-        outlook = _Outlook(self._draft, self._ends)
-        first = self._waiting
+        now_s, outlook, first = self._state.now, None, self._waiting
         for k, job in enumerate(first.jobs[:_MOST_TRIED]):
             place = float(first.gpu_time[k]), job.number
-            later = [unit for unit in units if place < unit.place]
-            for chosen in self._choices(job, later):
+            for chosen in self._choices(job, place):
                 jobs = tuple(one for unit in chosen for one in unit.jobs)
                 cost = math.fsum(one.weight * (one.restart_s + one.lost(now_s)) for one in jobs)
+                outlook = outlook or _Outlook(self._draft, self._ends)
                 if outlook.gain(job, jobs) > self._rules.margin * cost:
                     return Stops(job, jobs)
         return None
 
     def next_s(self) -> float:
         """Return when the next job may be stopped, of those that a waiting job goes before."""
-        now_s = self._state.now
-        return min([at_s for _, at_s in self._moments if at_s > now_s], default=math.inf)
+        now_s, running = self._state.now, self._state.running
+        later = [number for number, (at_s, *_) in self._from_s.items() if at_s > now_s]
+        units = [self._together(running[number]) for number in later]
+        return min([self._lawful_s(unit) for unit in units], default=math.inf)
+
+    def _units_after(self, place: tuple[float, int]) -> Iterator[_Unit]:
+        """Yield the units that may be stopped now and come after a place, the last one first."""
+        k = 0
+        while True:
+            if k == len(self._found):
+                unit = next(self._in_turn, None)
+                if unit is None:
+                    return
+                self._found.append(unit)
+            if self._found[k].place <= place:
+                return
+            yield self._found[k]
+            k += 1
 
     @cached_property
-    def _moments(self) -> list[tuple[_Unit, float]]:
-        """The units that may be stopped, the last in the queue first, and from when each may be.
+    def _in_turn(self) -> Iterator[_Unit]:
+        """The units that may be stopped now, the last one in the queue first."""
+        places = [(gpu_time, number) for number, (_, gpu_time, _) in self._from_s.items()]
+        passed = set[int]()
+        for place in sorted(places, reverse=True):
+            passed.add(place[1])
+            unit = self._together(self._state.running[place[1]])
+            if unit.keys() <= passed and self._lawful_s(unit) <= self._state.now:
+                first = min(unit, key=lambda number: self._from_s[number][2])
+                jobs = tuple(self._together(unit[first]).values())
+                gpus = frozenset([gpu for one in jobs for gpu in one.gpus])
+                yield _Unit(jobs, gpus, place)
 
-        They are on open GPUs, a waiting job goes before them, and they have no service.
+    def _together(self, job: Job) -> dict[int, Job]:
+        """Return the jobs of the unit of a running job, by number."""
+        unit, at = {job.number: job}, [job]
+        while at:
+            beside = [other for gpu in at.pop().gpus for other in self._state.residents[gpu]]
+            at += [other for other in beside if other.number not in unit]
+            unit.update((other.number, other) for other in beside)
+        return unit
+
+    def _lawful_s(self, unit: Mapping[int, Job]) -> float:
+        """Return from when a unit may be stopped; infinity if it may not.
+
+        A waiting job must go before all its jobs, none may be kept by a service, and its GPUs must
+        be open.
         """
-        from_s = self._from_s()
-        if not from_s:
-            return []
-        state, kept = self._state, held_by_services(self._state)
-        starting = {gpu for start in self._draft.decision().starts for gpu in start.gpus}
-        found, seen = list[tuple[_Unit, float]](), set[int]()
-        for number in from_s:
-            if number in seen:
-                continue
-            job = state.running[number]
-            unit, at = {number: job}, [job]
-            while at:
-                beside = [other for gpu in at.pop().gpus for other in state.residents[gpu]]
-                at += [other for other in beside if other.number not in unit]
-                unit.update((other.number, other) for other in beside)
-            seen.update(unit)
-            gpus = frozenset([gpu for one in unit.values() for gpu in one.gpus])
-            if (
-                all(one in from_s for one in unit)
-                and kept.isdisjoint(unit)
-                and not any(gpu in self._closed or gpu in starting for gpu in gpus)
-            ):
-                place = min((from_s[one][1], one) for one in unit)
-                at_s = max(from_s[one][0] for one in unit)
-                found.append((_Unit(tuple(unit.values()), gpus, place), at_s))
-        return sorted(found, key=lambda each: each[0].place, reverse=True)
+        from_s = [self._from_s[one][0] if one in self._from_s else math.inf for one in unit]
+        at_s = max(from_s)
+        if at_s == math.inf or not self._services.isdisjoint(unit):
+            return math.inf
+        gpus = [gpu for one in unit.values() for gpu in one.gpus]
+        closed = any(gpu in self._closed or gpu in self._starting for gpu in gpus)
+        return math.inf if closed else at_s
 
-    def _choices(self, job: Job, units: Sequence[_Unit]) -> Iterator[Sequence[_Unit]]:
-        """Yield for each GPU model the units that would leave a job enough GPUs.
+    @cached_property
+    def _services(self) -> frozenset[int]:
+        return held_by_services(self._state)
+
+    @cached_property
+    def _starting(self) -> set[int]:
+        """The GPUs on which the decision starts jobs."""
+        return {gpu for start in self._draft.decision().starts for gpu in start.gpus}
+
+    @cached_property
+    def _idle(self) -> list[int]:
+        return [gpu for gpu in self._draft.idle_gpus() if gpu not in self._closed]
+
+    def _choices(self, job: Job, place: tuple[float, int]) -> Iterator[Sequence[_Unit]]:
+        """Yield for each GPU model the units that would leave a job at a place enough GPUs.
 
         That is the smallest one that suffices; if none does, those that come last in the queue.
         """
         machines = self._state.machines
         need_mib = self._state.modes[job.workload][0].memory_mib
-        fits = [need_mib <= room for room in machines.gpu_room_mib]
-        idle = [gpu for gpu in self._draft.idle_gpus() if gpu not in self._closed]
+        room_mib, of = machines.gpu_room_mib, machines.model
         for model in range(len(machines.models)):
-            ok = [fit and each == model for fit, each in zip(fits, machines.model, strict=True)]
-            missing = job.workers - sum(ok[gpu] for gpu in idle)
-            freed = [sum([ok[gpu] for gpu in unit.gpus]) for unit in units]
-            enough = [k for k, gpus in enumerate(freed) if gpus >= missing]
-            if missing <= 0 or sum(freed) < missing:
+            fits = [of[gpu] == model and need_mib <= room_mib[gpu] for gpu in self._idle]
+            missing = job.workers - sum(fits)
+            if missing <= 0:
                 continue
+            units, freed = list[_Unit](), list[int]()
+            for unit in self._units_after(place):
+                gpus = sum([of[g] == model and need_mib <= room_mib[g] for g in unit.gpus])
+                units.append(unit)
+                freed.append(gpus)
+                if gpus == missing:
+                    break
+            enough = [k for k, gpus in enumerate(freed) if gpus >= missing]
             if enough:
                 yield [units[min(enough, key=freed.__getitem__)]]
+                continue
+            if sum(freed) < missing:
                 continue
             some = list[int]()
             for k, gpus in enumerate(freed):
@@ -239,8 +275,9 @@ class StopSearch:
                     some.remove(k)
             yield [units[k] for k in some]
 
-    def _from_s(self) -> dict[int, tuple[float, float]]:
-        """Return when running jobs may be stopped by law and rules, and their GPU times.
+    @cached_property
+    def _from_s(self) -> dict[int, tuple[float, float, int]]:
+        """From when running jobs may be stopped by law and rules, their GPU times and positions.
 
         Only jobs that a waiting job goes before and that may be stopped at some time are named.
         """
@@ -258,7 +295,7 @@ class StopSearch:
                 speed = float(self._state.best_speed[job.workload])
                 at_s = stoppable_from_s(job, speed, now_s, rules.apart_s)
                 if at_s < math.inf:
-                    found[job.number] = at_s, float(running.gpu_time[k])
+                    found[job.number] = at_s, float(running.gpu_time[k]), k
         return found
 
 
@@ -267,27 +304,36 @@ class _Outlook:
 
     def __init__(self, draft: Draft, ends: Mapping[int, float]) -> None:
         self._state, self._ends = draft.state, ends
-        self._waiting, self._idle = draft.queue.in_order(), draft.idle_total
+        self._waiting = draft.queue.in_order()
         self._until_s = busy_until(draft, ends)
         self._run = ready(len(self._waiting))
-        self._as_it_is = self._total(self._waiting, self._until_s, self._idle)
+        self._idle, order = draft.idle_total, np.arange(len(self._waiting))
+        self._as_it_is = self._total(self._waiting, order, self._until_s, self._idle)
+        self._with: dict[tuple[int, ...], tuple[QueueColumns, Floats]] = {}
 
     def gain(self, job: Job, stopped: Sequence[Job]) -> float:
         """Return the weighted seconds of completion time that stops for a job save."""
-        until_s = self._until_s.copy()
-        freed = sorted({gpu for one in stopped for gpu in one.gpus})
-        until_s[freed] = -np.inf
-        queue = self._waiting.joined([self._waiting, QueueColumns.of(self._state, stopped)])
-        after = queue.number != job.number  # this job leads
-        queue = queue.take(np.lexsort((queue.number, queue.gpu_time, after)))
-        total = self._total(queue, until_s, self._idle + len(freed))
+        numbers = tuple([one.number for one in stopped])
+        if numbers not in self._with:
+            added = QueueColumns.of(self._state, stopped)
+            until_s = self._until_s.copy()
+            until_s[[gpu for one in stopped for gpu in one.gpus]] = -np.inf
+            self._with[numbers] = self._waiting.joined([self._waiting, added]).in_order(), until_s
+        queue, until_s = self._with[numbers]
+        freed = len({gpu for one in stopped for gpu in one.gpus})
+        order = np.arange(len(queue))
+        lead = int(np.flatnonzero(queue.number == job.number)[0])
+        order[: lead + 1] = np.roll(order[: lead + 1], 1)
+        total = self._total(queue, order, until_s, self._idle + freed)
         undisturbed = math.fsum(
             one.weight * (self._ends[one.number] - self._state.now) for one in stopped
         )
         return self._as_it_is + undisturbed - total
 
-    def _total(self, queue: QueueColumns, until_s: Floats, idle: int) -> float:
+    def _total(self, queue: QueueColumns, order: Ints, until_s: Floats, idle: int) -> float:
         """Return the total weighted completion time of jobs that start in this order."""
         busy_s = np.sort(until_s[until_s > -np.inf]) - self._state.now
-        starts = layout([0.0] * idle + busy_s.tolist(), queue.asks(), self._run)
-        return float((queue.weight * (starts + queue.seconds)).sum())
+        free_s = np.concatenate([np.zeros(idle), busy_s])
+        seconds, weight = queue.seconds[order], queue.weight[order]
+        starts = layout(free_s, Asks(queue.workers[order], seconds, weight), self._run)
+        return float((weight * (starts + seconds)).sum())
