@@ -137,18 +137,52 @@ def layout(free_s: Sequence[float] | Floats, asks: Asks, run: Compiler | None = 
 
 
 def fill_starts(free: Floats, workers: Ints, seconds: Floats, starts: Floats) -> None:
-    """Set the starts of ``layout`` as a loop over arrays; ``free`` is overwritten."""
+    """Set the starts of ``layout`` by loops over arrays; ``free`` is used as a binary heap."""
     count = len(free)
+    held = np.empty(count)
     for k in range(len(workers)):
         need = workers[k]
         if need > count:
-            starts[k] = free[count - 1] if count else 0.0
+            starts[k] = free.max() if count else 0.0
             continue
-        start = free[need - 1]
-        starts[k] = start
-        end = start + seconds[k]
-        place = np.searchsorted(free, start, side="right")
-        while place < count and free[place] < end:
-            free[place - need] = free[place]
-            place += 1
-        free[place - need : place] = end
+        size = count
+        found = 0
+        while found < need or (size and free[0] == held[found - 1]):
+            held[found] = free[0]
+            found += 1
+            size -= 1
+            replace_first(free, size, free[size])
+            if need == 1:  # equal moments need not be told apart
+                break
+        starts[k] = held[found - 1]
+        for place in range(found - need):
+            add_to_heap(free, size, held[place])
+            size += 1
+        for _ in range(need):
+            add_to_heap(free, size, starts[k] + seconds[k])
+            size += 1
+
+
+def replace_first(heap: Floats, size: int, value: float) -> None:
+    """Replace the least value of a heap."""
+    place = 0
+    below = 1
+    while below < size:
+        if below + 1 < size and heap[below + 1] < heap[below]:
+            below += 1
+        if heap[below] >= value:
+            break
+        heap[place] = heap[below]
+        place = below
+        below = 2 * place + 1
+    if place < size:
+        heap[place] = value
+
+
+def add_to_heap(heap: Floats, size: int, value: float) -> None:
+    """Add a value to a heap of this size."""
+    place = size
+    while place and heap[(place - 1) // 2] > value:
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = value

@@ -33,7 +33,15 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
 from dovetail.formulations.completion import Ends
-from dovetail.formulations.prices import Asks, GpuPrice, fill_prices, fill_starts, layout
+from dovetail.formulations.prices import (
+    Asks,
+    GpuPrice,
+    add_to_heap,
+    fill_prices,
+    fill_starts,
+    layout,
+    replace_first,
+)
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.arguments import PairingArguments, checked
@@ -76,7 +84,7 @@ _FINISH = 2
 _STEPS_TO_READ = 10
 """Steps of work to read the value of a pair."""
 
-for _loop in (fill_starts, fill_prices):
+for _loop in (fill_starts, fill_prices, add_to_heap, replace_first):
     kernel(_loop)
 
 

@@ -58,7 +58,7 @@ class Pairing:
 
     def decide(self, state: State) -> Decision:
         draft = Draft(state)
-        for job in draft.pending():
+        for job in draft.queue.jobs:
             rooms = [g for g in range(len(state.machines)) if draft.has_room(g, job)]
             rooms.sort(key=lambda gpu: len(draft.residents(gpu)))
             if len(rooms) >= job.workers:

@@ -28,7 +28,7 @@ class Erratic:
         for job in list(state.running.values()):
             if draw.random() < 0.1:
                 draft.stop(job)
-        waiting = draft.pending()
+        waiting = list(draft.queue.jobs)
         draw.shuffle(waiting)
         for job in waiting:
             self._start(draft, job)
