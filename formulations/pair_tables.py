@@ -61,6 +61,8 @@ class PairTables:
         The splits that each job may have.
     capacity : int
         The number of GPUs that pairs and single jobs may take together.
+    power_w : (k, k, s) float, optional
+        The power of a GPU with both kinds, if it counts.
     left : (n,) float, optional
         Seconds that each job needs alone, if pairs must end earlier on average by sharing.
     ends : Ends, optional
@@ -82,6 +84,7 @@ class PairTables:
     required: Bools
     allowed: Bools
     capacity: int
+    power_w: Floats | None = None
     left: Floats | None = None
     ends: Ends | None = None
 
@@ -99,7 +102,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         compiled, values.pairs_only
     ):
         return None
-    if shortens and not np.isnan(compiled.jobs.slowdown).all():
+    if (shortens or values.ratio) and not np.isnan(compiled.jobs.slowdown).all():
         return None
     known = compiled.slowdowns.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
@@ -132,6 +135,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         required=required,
         allowed=allowed,
         capacity=len(compiled.machines) - held,
+        power_w=np.nan_to_num(known.power_w[every]) if values.ratio else None,
         left=jobs.remaining_s if shortens else None,
         ends=ends,
     )
@@ -139,8 +143,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
 
 def _is_tabular(values: JobValues, shortens: bool) -> bool:
     """Return whether each gain is the job's own at slowdown 1, in proportion to its slowdown."""
-    apart = values.proportional and not (values.ratio or values.grouped)
-    return apart and (shortens or not values.has_rule)
+    return values.proportional and not values.grouped and (shortens or not values.has_rule)
 
 
 def _shortens(values: JobValues) -> bool:

@@ -182,12 +182,15 @@ class SplitTables:
         The shares of each split, as seen from the first workload.
     slowdown, upper, tail : (workloads, workloads, s) float
         Figures of the first workload with the second; NaN if the two may not share.
+    power_w : (workloads, workloads, s) float
+        Power of the GPU; NaN where unknown.
     """
 
     shares: Ints
     slowdown: Floats
     upper: Floats
     tail: Floats
+    power_w: Floats
 
     @property
     def late(self) -> bool:
@@ -295,7 +298,9 @@ class KnownPairs:
             return filled
 
         shares = np.stack(np.divmod(codes, CODES), axis=1)
-        return SplitTables(shares, table(rows.slowdown), table(rows.upper), table(rows.tail))
+        both = np.stack([rows.power_w, rows.power_w], axis=1)
+        of_jobs = rows.slowdown, rows.upper, rows.tail, both
+        return SplitTables(shares, *map(table, of_jobs))
 
 
 class _Given(NamedTuple):

@@ -272,6 +272,7 @@ class EnergyValues(JobValues):
     judged_by = "energy"
     two_stage = True
     ratio = True
+    proportional = True
     by_kind = True
 
     def __init__(self, compiled: Round) -> None:

@@ -50,11 +50,7 @@ def best_of_graph(graph: PairGraph, limits: Limits) -> Choice:
 
 def best_on_tables(large: TablePairs, limits: Limits) -> Choice:
     """Return the best choice of groups among the matchings of a round on tables."""
-
-    def pairing_at(per_gain: float, per_watt: float) -> PairingProblem:
-        return large.pairing  # whose objectives have no ratio
-
-    return solve_in_stages(_MatchingSearch(large.values, pairing_at, limits))
+    return solve_in_stages(_MatchingSearch(large.values, large.pairing, limits))
 
 
 def paired_counts(groups: Groups, limits: Limits) -> Ints:
@@ -167,8 +163,9 @@ class _MatchingSearch(StagedSearch):
         It divides the error of the ratio's bound, so a poor one is replaced by the best.
         """
         pairing = self._pairing_at(0.0, 1.0)
-        own = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
-        least = max(own, super().least_power(start))
-        if least > score(self.groups, start.counts).power_w / _LOOSE:
+        least = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
+        if start.groups is None:
+            least = max(least, super().least_power(start))
+        if least > score(self.groups_of(start), start.counts).power_w / _LOOSE:
             return least
         return max(least, -self.maximise(0.0, 1.0).bound)

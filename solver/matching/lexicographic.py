@@ -22,15 +22,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.instances.plan import Stopped
 from dovetail.solver.backends.integer_scaling import integer_weights, power_of_two
-from dovetail.solver.matching.pairing_problem import PairingProblem
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairSet
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.pairing.result import Dual, Matching, Prices
 from dovetail.solver.types import Limits, Maximum
@@ -50,7 +48,7 @@ _ROUNDING = 2.0**-50
 class _Decided:
     """The restrictions on matchings of the largest weight, and the undecided weight."""
 
-    which: Bools
+    pairs: PairSet
     may_run_alone: Bools
     required: Bools
     undecided: Floats
@@ -80,12 +78,12 @@ class Heaviest:
     def __init__(self, weight: Floats, pairing: PairingProblem, limits: Limits) -> None:
         fits = pairing.size <= pairing.gpus
         self._pairing = pairing
-        self._which = pairing.pairs.among(fits)
         self._may_run_alone = ~np.isnan(pairing.alone) & fits
-        is_open = self._possible(self._which, self._may_run_alone) & ~pairing.required
-        self.weight = integer_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
         began = limits.budget.now()
-        matrix = pairing.pairs.matrix(pairing.pairs.sums(self.weight.numbers), self._which)
+        self._pairs = pairing.pairs.among(fits)
+        is_open = (self._may_run_alone | self._pairs.partnered) & ~pairing.required
+        self.weight = integer_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
+        matrix = self._pairs.summed(self.weight.numbers, None)
         self._filling_s = limits.budget.now() - began
         self._found = match_pairs(
             matrix,
@@ -100,14 +98,10 @@ class Heaviest:
         self._price = WeightPrice()
         self._previous: Prices | None = None
 
-    def _possible(self, which: Bools, may_run_alone: Bools) -> Bools:
-        """Return which jobs may be placed, (n,)."""
-        return np.asarray(may_run_alone | self._pairing.pairs.partnered(which))
-
     @cached_property
     def _decided(self) -> _Decided:
         pairing, found, rounding = self._pairing, self._found, self.weight.rounding
-        duals, pairs = found.certificate.main, pairing.pairs
+        duals = found.certificate.main
         potential = np.zeros(len(pairing.size))
         price = np.zeros(len(pairing.size))
         for dual in duals:
@@ -116,12 +110,12 @@ class Heaviest:
         spare = _bound(duals, pairing.size, pairing.gpus) - found.value + rounding
         required = pairing.required | (potential > spare)
         surplus = potential - self.weight.numbers
-        which = self._which & (pairs.sums(surplus) <= pairs.of_first(spare - price))
+        pairs = self._pairs.within(surplus, spare - price)
         may_run_alone = self._may_run_alone & (surplus <= spare - price)
         undecided = self.weight.numbers - np.where(required, potential, 0.0)
-        undecided[~self._possible(which, may_run_alone)] = 0.0
+        undecided[~(may_run_alone | pairs.partnered)] = 0.0
         demanded = found.value - rounding - math.fsum(potential[required].tolist())
-        return _Decided(which, may_run_alone, required, undecided, demanded)
+        return _Decided(pairs, may_run_alone, required, undecided, demanded)
 
     def best(self, pairing: PairingProblem, limits: Limits) -> Maximum:
         """Return the matching with the largest value among those with the largest placed weight.
@@ -133,17 +127,18 @@ class Heaviest:
         limits : Limits
             When to stop.
         """
-        decided, pair = self._decided, np.asarray(pairing.pair)
+        decided = self._decided
         alone = np.where(decided.may_run_alone, pairing.alone, np.nan)
-        largest = max(_largest(pair, decided.which), _largest(pairing.alone, decided.may_run_alone))
+        largest = max(
+            decided.pairs.largest(pairing.pair),
+            float(np.abs(pairing.alone).max(where=decided.may_run_alone, initial=0.0)),
+        )
         undecided = float(np.abs(decided.undecided).max(initial=0.0))
 
         def at(price: float) -> tuple[Maximum, float]:
             bonus = price * decided.undecided
-            value = pairing.pairs.sums(bonus)
-            value += pair
             found = match_pairs(
-                pairing.pairs.matrix(value, decided.which),
+                decided.pairs.summed(bonus, pairing.pair),
                 alone + bonus,
                 gpus=pairing.gpus,
                 size=pairing.size,
@@ -175,7 +170,7 @@ class Heaviest:
         Each job that all of them place bears half of a pair's loss, or its own loss alone.
         """
         decided = self._decided
-        pairs = pairing.pairs.least(-np.asarray(pairing.pair), decided.which)
+        pairs = -decided.pairs.highest(pairing.pair)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
         return float(own[decided.required].sum()) - pairing.constant
 
@@ -196,12 +191,6 @@ def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:
         return duals[0].constant + duals[0].price * groups
     per_gpu = max((d.price / int(size[d.jobs[0]]) for d in duals), default=0.0)
     return math.fsum(d.constant for d in duals) + per_gpu * gpus
-
-
-def _largest(gains: NDArray[np.floating[Any]], which: Bools) -> float:
-    """Return the largest magnitude of some gains."""
-    highest, lowest = (f(gains, where=which, initial=0.0) for f in (np.max, np.min))
-    return float(max(highest, -lowest))
 
 
 _FIRST_FACTOR = 4.0

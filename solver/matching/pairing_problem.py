@@ -1,14 +1,14 @@
 """The pairing problem of a round: which jobs may share, and the values of plans.
 
-Few pairs of jobs are stored as a list, many as a matrix. Values of pairs, and masks that select
-pairs, are arrays of the same form.
+Few pairs of jobs are stored as a list, many as tables of their workloads, from which values are
+computed where they are needed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -29,60 +29,70 @@ _FEW: Final = 20
 """A larger matrix is sparse if fewer than one in this many of its cells is a pair."""
 
 
-@dataclass(frozen=True)
-class PairMatrix:
-    """Pairs in a matrix.
+_BITS, _LEAST = 29, 1e-250
+"""Bits of the largest rounded value, and the least magnitude that is rounded to so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairTable:
+    """The pairs of workloads that may share, in tables; values are ``SplitValues``.
 
     Attributes
     ----------
-    values : float array or SplitValues
-        The values; the matrix of ``SplitValues`` is created only for two stages.
+    values : SplitValues
+        The pairs, with any values.
+    surplus, most : (n,) float
+        A pair is left out if the surplus of both jobs exceeds ``most`` of the first.
     """
 
-    values: Floats | SplitValues
+    values: SplitValues
+    surplus: Floats
+    most: Floats
+
+    @classmethod
+    def of(cls, values: SplitValues) -> PairTable:
+        """Return all pairs of a table."""
+        n = len(values)
+        return cls(values, np.zeros(n), np.zeros(n))
+
+    def among(self, jobs: Bools) -> PairTable:
+        """Return the pairs with both jobs in ``jobs``."""
+        return replace(self, surplus=np.where(jobs, self.surplus, np.inf))
+
+    def within(self, surplus: Floats, most: Floats) -> PairTable:
+        """Return the pairs of those of ``among`` with a sum of ``surplus`` up to ``most``."""
+        return replace(self, surplus=np.where(self.surplus < np.inf, surplus, np.inf), most=most)
 
     @cached_property
-    def may_share(self) -> Bools:
-        """Which jobs may share, symmetric; False on the diagonal."""
-        return np.asarray(~np.isnan(np.asarray(self.values)))
+    def partnered(self) -> Bools:
+        """Which jobs have one of the pairs."""
+        values = self.summed(np.zeros(len(self.values)), None)
+        return np.asarray(values.rounded(np.arange(len(self.values)), 1.0)[1] > 0)
 
-    def among(self, jobs: Bools) -> Bools:
-        """Return the mask of the pairs with both jobs in ``jobs``."""
-        return np.asarray(self.may_share & jobs & jobs[:, None])
+    def summed(self, bonus: Floats, value: SplitValues | None) -> SplitValues:
+        """Return values, or 0, and the bonus of both jobs in the form for ``match_pairs``."""
+        values = self.values.weighed(0.0, 0.0) if value is None else value
+        return values.limited(*(of.astype(np.float64) for of in (bonus, self.surplus, self.most)))
 
-    def partnered(self, which: Bools) -> Bools:
-        """Return which jobs have one of the pairs."""
-        return np.asarray(which.any(axis=1))
+    def largest(self, value: SplitValues) -> float:
+        """Return an upper bound on the magnitude of all values."""
+        return value.largest if self.partnered.any() else 0.0
 
-    def of_first(self, of_job: Floats) -> Floats:
-        """Return the value of the first job of each pair."""
-        return of_job[:, None]
-
-    def sums(self, of_job: Floats) -> Floats:
-        """Return the sum over both jobs of each pair."""
-        return np.add.outer(of_job, of_job)
-
-    def least(self, value: Floats, which: Bools) -> Floats:
-        """Return the least value of each job's pairs, inf for none."""
-        return np.asarray(value.min(axis=1, where=which, initial=np.inf))
+    def highest(self, value: SplitValues) -> Floats:
+        """Return at least the highest value of each job's pairs, -inf for none."""
+        limited = self.summed(np.zeros(len(self.values)), value)
+        scale = 2.0 ** (_BITS - math.ceil(math.log2(max(limited.largest, _LEAST))))
+        fixed, joined = limited.rounded(np.arange(len(self.values)), scale)
+        return np.where(joined > 0, fixed.max(axis=1, initial=0) / scale, -np.inf)
 
     def at(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
         """Return the index of the values of pairs."""
         return first, second
 
-    def matrix(
-        self, value: Floats | SplitValues, which: Bools | None = None
-    ) -> Floats | SplitValues:
-        """Return the values in the form for ``match_pairs``; ``value`` may be overwritten."""
-        if which is not None:
-            assert isinstance(value, np.ndarray)
-            value[~which] = np.nan
-        return value
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairList:
-    """Pairs in a list.
+    """Pairs in a list; values are arrays of numbers.
 
     Attributes
     ----------
@@ -90,35 +100,45 @@ class PairList:
         The number of jobs.
     first, second : (p,) int
         The jobs of each pair, ``first < second``, ordered by first and then second.
+    which : (p,) bool, optional
+        The pairs that are not left out; by default all.
     """
 
     jobs: int
     first: Ints
     second: Ints
+    which: Bools | None = None
 
-    def among(self, jobs: Bools) -> Bools:
-        """Return the mask of the pairs with both jobs in ``jobs``."""
-        return np.asarray(jobs[self.first] & jobs[self.second])
+    def among(self, jobs: Bools) -> PairList:
+        """Return the pairs with both jobs in ``jobs``."""
+        return replace(self, which=np.asarray(jobs[self.first] & jobs[self.second]))
 
-    def partnered(self, which: Bools) -> Bools:
-        """Return which jobs have one of the pairs."""
+    def within(self, surplus: Floats, most: Floats) -> PairList:
+        """Return the pairs of those of ``among`` with a sum of ``surplus`` up to ``most``."""
+        low = self._sums(surplus) <= most[self.first]
+        return replace(self, which=low if self.which is None else self.which & low)
+
+    @property
+    def partnered(self) -> Bools:
+        """Which jobs have one of the pairs."""
         found = np.zeros(self.jobs, dtype=bool)
-        found[self.first[which]] = found[self.second[which]] = True
+        found[self.first[self._chosen]] = found[self.second[self._chosen]] = True
         return found
 
-    def of_first(self, of_job: Floats) -> Floats:
-        """Return the value of the first job of each pair."""
-        return of_job[self.first]
+    def summed(self, bonus: Floats, value: Floats | None) -> Any:  # noqa: ANN401
+        """Return values, or 0, and the bonus of both jobs in the form for ``match_pairs``."""
+        sums = self._sums(bonus)
+        return self.matrix(sums if value is None else sums + value)
 
-    def sums(self, of_job: Floats) -> Floats:
-        """Return the sum over both jobs of each pair."""
-        return np.asarray(of_job[self.first] + of_job[self.second])
+    def largest(self, value: Floats) -> float:
+        """Return the largest magnitude of the values."""
+        return float(np.abs(value[self._chosen]).max(initial=0.0))
 
-    def least(self, value: Floats, which: Bools) -> Floats:
-        """Return the least value of each job's pairs, inf for none."""
-        found = np.full(self.jobs, np.inf)
-        np.minimum.at(found, self.first[which], value[which])
-        np.minimum.at(found, self.second[which], value[which])
+    def highest(self, value: Floats) -> Floats:
+        """Return the highest value of each job's pairs, -inf for none."""
+        found = np.full(self.jobs, -np.inf)
+        np.maximum.at(found, self.first[self._chosen], value[self._chosen])
+        np.maximum.at(found, self.second[self._chosen], value[self._chosen])
         return found
 
     def at(self, first: Ints, second: Ints) -> Ints:
@@ -126,9 +146,9 @@ class PairList:
         listed = self.first * self.jobs + self.second
         return np.searchsorted(listed, first * self.jobs + second)
 
-    def matrix(self, value: Floats, which: Bools | None = None) -> Any:  # noqa: ANN401
-        """Return the values in the form for ``match_pairs``."""
-        chosen = slice(None) if which is None else which
+    def matrix(self, value: Floats) -> Any:  # noqa: ANN401
+        """Return values in the form for ``match_pairs``."""
+        chosen = self._chosen
         first, second, value = self.first[chosen], self.second[chosen], value[chosen]
         shape = self.jobs, self.jobs
         if self.jobs**2 > max(_SMALL, _FEW * len(value)):
@@ -138,8 +158,15 @@ class PairList:
         full[first, second] = full[second, first] = value
         return full
 
+    @property
+    def _chosen(self) -> Bools | slice:
+        return slice(None) if self.which is None else self.which
 
-PairSet: TypeAlias = PairMatrix | PairList
+    def _sums(self, of_job: Floats) -> Floats:
+        return np.asarray(of_job[self.first] + of_job[self.second])
+
+
+PairSet: TypeAlias = PairTable | PairList
 
 
 @dataclass(frozen=True)
@@ -148,7 +175,7 @@ class PairingProblem:
 
     Attributes
     ----------
-    pairs : PairList or PairMatrix
+    pairs : PairList or PairTable
         The jobs that may share.
     pair : float array or SplitValues
         The value of each pair, in the form of ``pairs``.
@@ -187,7 +214,9 @@ class PairingProblem:
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``match_pairs`` for the largest value."""
         return {
-            "pair_value": self.pairs.matrix(self.pair),
+            "pair_value": self.pair
+            if isinstance(self.pairs, PairTable)
+            else self.pairs.matrix(self.pair),
             "single_value": self.alone,
             "gpus": self.gpus,
             "size": self.size,

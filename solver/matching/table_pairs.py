@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from dovetail.formulations.memory import require_room
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import SHORTER_BY, JobValues
-from dovetail.solver.matching.pairing_problem import PairingProblem, PairMatrix
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairTable
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
 from dovetail.solver.types import MOST_GROUPS
@@ -23,8 +24,8 @@ _LISTED_JOBS = 100
 """Number of jobs up to which listing all groups takes negligible time."""
 
 
-_CELL_BYTES = {False: 7, True: 24}
-"""Bytes of a matching per pair of jobs, in one stage and in two, measured at 10,000 jobs."""
+_CELL_BYTES = 7
+"""Bytes of a matching per pair of jobs, measured at 10,000 jobs."""
 
 
 @dataclass(frozen=True)
@@ -39,46 +40,79 @@ class TablePairs:
         The tables, with ``required``, ``size`` and ``capacity``.
     pairs : SplitValues
         The gain of each pair at its best split.
-    alone : (n,) float
-        The gain of each job alone; NaN if that is not allowed or not to be decided.
-    fixed_gain : float
-        The gain of the running jobs without a decision.
+    apart : Groups
+        The groups of single jobs, and of running jobs that share.
     """
 
     values: JobValues
     tables: PairTables
     pairs: SplitValues
-    alone: Floats
-    fixed_gain: float
+    apart: Groups
 
-    @property
-    def pairing(self) -> PairingProblem:
-        """The plans as matchings, valued by their gain."""
+    def pairing(self, per_gain: float = 1.0, per_watt: float = 0.0) -> PairingProblem:
+        """Return the plans as matchings; the value is gain less power, with these factors."""
+        tables = self.tables
+        pairs = self.pairs
+        if (per_gain, per_watt) != (1.0, 0.0):
+            pairs = pairs.weighed(per_gain, per_watt)
+        fixed = score(self.apart, self._held)
         return PairingProblem(
-            pairs=PairMatrix(self.pairs),
-            pair=self.pairs,
-            alone=self.alone,
-            constant=self.fixed_gain,
-            size=self.tables.size,
-            gpus=self.tables.capacity,
-            required=self.tables.required,
-            taken=self._taken,
+            pairs=PairTable.of(pairs),
+            pair=pairs,
+            alone=self.alone(per_gain, per_watt),
+            constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
+            size=tables.size,
+            gpus=tables.capacity,
+            required=tables.required,
+            taken=partial(self._taken, pairs, per_gain, per_watt),
         )
 
-    def _taken(self, mate: Ints) -> tuple[Ints, Groups]:
+    def alone(self, per_gain: float = 1.0, per_watt: float = 0.0) -> Floats:
+        """Return the value of each job alone; NaN if that is not allowed or not decided, (n,)."""
+        tables = self.tables
+        group, value = self._best_alone(self.apart, per_gain, per_watt)
+        job = self.apart.job[self.apart.start[group]]
+        alone = np.full(len(tables.size), np.nan)
+        alone[job] = value
+        free = tables.capacity - tables.size[tables.required].sum()
+        alone[~tables.running & (tables.size > free)] = np.nan
+        if self.values.relative:
+            alone[~tables.running & (alone < 0)] = np.nan  # to wait is worth 0
+        return alone
+
+    @property
+    def _held(self) -> Ints:
+        """How often the groups of running jobs without a decision are taken."""
+        return np.where(self.apart.sizes == 1, 0, idle_counts(self.apart))
+
+    def _best_alone(self, groups: Groups, per_gain: float, per_watt: float) -> tuple[Ints, Floats]:
+        """Return the best group of each job alone, and its value."""
+        group = np.flatnonzero(groups.sizes == 1)
+        job, size = groups.job[groups.start[group]], self.tables.size
+        power = np.nan_to_num(groups.power_w[group])
+        gain = groups.gain[groups.start[group]] + groups.value[group] * size[job]
+        value = per_gain * gain - per_watt * power * size[job]
+        order = np.lexsort((value, job))
+        best = order[np.diff(job[order], append=-1) != 0]
+        return group[best], value[best]
+
+    def _taken(
+        self, values: SplitValues, per_gain: float, per_watt: float, mate: Ints
+    ) -> tuple[Ints, Groups]:
         if (self.tables.required & (mate < 0)).any():
-            groups = _without_pairs(self.values)
-            return idle_counts(groups), groups
+            return idle_counts(self.apart), self.apart
         jobs = np.arange(len(mate))
         first = jobs[mate > jobs]
-        shares = self.tables.shares[self.pairs.best(first, mate[first])[1]]
+        shares = self.tables.shares[values.best(first, mate[first])[1]]
         pairs = np.stack([first, mate[first]], axis=1)
         groups = list_chosen(self.values.round, self.values, pairs, shares)
         start, last = groups.job[groups.start[:-1]], groups.job[groups.start[1:] - 1]
         decided = (start == last) | ~self.tables.running[start] | ~self.tables.running[last]
         counts = idle_counts(groups)
         counts[decided] = 0
-        taken = decided & (mate[start] == last)
+        usable = groups.sizes > 1
+        usable[self._best_alone(groups, per_gain, per_watt)[0]] = True
+        taken = decided & usable & (mate[start] == last)
         counts[taken] = self.tables.size[start[taken]]
         return counts, groups
 
@@ -98,15 +132,15 @@ def table_pairs(values: JobValues) -> TablePairs | None:
     tables = pair_tables(values.round, values)
     if tables is None:
         return None
-    cells = _CELL_BYTES[values.two_stage] * len(tables.size) ** 2
-    require_room(cells, "tables of all pairs of jobs")
-    pairs = _values(tables)
-    alone, fixed_gain = _apart(values, tables)
+    require_room(_CELL_BYTES * len(tables.size) ** 2, "tables of all pairs of jobs")
+    no_pairs = np.empty((0, 2), dtype=np.int64)
+    apart = list_chosen(values.round, values, no_pairs, no_pairs)
+    found = TablePairs(values, tables, _values(tables), apart)
     most = MOST_GROUPS // len(values.round.machines.node_ids)
-    groups = np.count_nonzero(~np.isnan(alone))
+    groups, pairs = np.count_nonzero(~np.isnan(found.alone())), found.pairs
     if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:
         return None
-    return TablePairs(values, tables, pairs, alone, fixed_gain)
+    return found
 
 
 def _values(tables: PairTables) -> SplitValues:
@@ -124,29 +158,10 @@ def _values(tables: PairTables) -> SplitValues:
         "allowed": tables.allowed,
         "mirror": tables.mirror,
         "gain": "slowdown" if tables.minimised else "throughput",
+        "power_w": tables.power_w,
     }
     if tables.ends is not None:
         return SavedTimeSplits(tables.ends, **given)
     if tables.left is not None:
         return ShorteningSplits(tables.left, SHORTER_BY, **given)
     return SplitValues(**given)
-
-
-def _without_pairs(values: JobValues) -> Groups:
-    no_pairs = np.empty((0, 2), dtype=np.int64)
-    return list_chosen(values.round, values, no_pairs, no_pairs)
-
-
-def _apart(values: JobValues, tables: PairTables) -> tuple[Floats, float]:
-    """Return the gain of each job alone, and of the sharing jobs without a decision."""
-    groups = _without_pairs(values)
-    single = groups.sizes == 1
-    job = groups.job[groups.start[:-1]][single]
-    alone = np.full(len(tables.size), np.nan)
-    alone[job] = groups.gain[groups.start[:-1][single]] + groups.value[single] * tables.size[job]
-    free = tables.capacity - tables.size[tables.required].sum()
-    alone[~tables.running & (tables.size > free)] = np.nan
-    if values.relative:
-        alone[~tables.running & (alone < 0)] = np.nan  # to wait is worth 0
-    held = np.where(single, 0, idle_counts(groups))
-    return alone, score(groups, held).gain

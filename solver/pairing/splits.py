@@ -9,6 +9,7 @@ such values, without splits).
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -170,6 +171,9 @@ class SplitValues(PairValues):
 
     As the ``pair_value`` of ``match_pairs`` the values are rounded while they are computed, which
     takes half the memory and a third of the time of a matrix that is rounded later.
+
+    Beyond those of ``best_splits`` there is the parameter ``power_w``, the watts of a GPU with each
+    pair at each split, (k, k, s), which ``weighed`` may count.
     """
 
     def __init__(
@@ -186,6 +190,7 @@ class SplitValues(PairValues):
         allowed: ArrayLike | None = None,
         mirror: ArrayLike | None = None,
         gain: str = "throughput",
+        power_w: Floats | None = None,
     ) -> None:
         table = _table("slowdown", slowdown)
         shape = table.shape
@@ -207,6 +212,9 @@ class SplitValues(PairValues):
         self.shape = n, n
         self._tables = table, upper, _mirror(mirror, shape[2])
         self._minimised = gain == "slowdown"
+        self._power = np.zeros((0, 0, 0)) if power_w is None else power_w
+        self._per_watt = 0.0
+        self._bonus = self._surplus = self._most = np.zeros(0)
         self._memory_limit = float(memory_limit)
         self._jobs = (
             of_job,
@@ -217,6 +225,32 @@ class SplitValues(PairValues):
             _flags("running", running, (n,), False),
             _flags("allowed", allowed, (n, shape[2]), True),
         )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def weighed(self, per_gain: float, per_watt: float) -> SplitValues:
+        """Return the values if gains count by a factor, and each watt of the GPUs costs another."""
+        workload, gsla, memory, weight, *rest = self._jobs
+        changed = {"_jobs": (workload, gsla, memory, per_gain * weight, *rest)}
+        return self._with(**changed, _per_watt=per_watt)
+
+    def limited(self, bonus: Floats, surplus: Floats, most: Floats) -> SplitValues:
+        """Return values with a bonus for both jobs, of the pairs of limited surplus.
+
+        Parameters
+        ----------
+        bonus, surplus, most : (n,) float
+            The value of a pair has the bonus of both jobs in addition. The surplus of both must be
+            at most ``most`` of the first; jobs that may share have the same ``most``.
+        """
+        return self._with(_bonus=bonus, _surplus=surplus, _most=most)
+
+    def _with(self, **changed: Any) -> SplitValues:  # noqa: ANN401
+        found = copy(self)
+        vars(found).pop("pairs", None)
+        vars(found).update(changed)
+        return found
 
     @cached_property
     def pairs(self) -> BestSplits:
@@ -235,7 +269,7 @@ class SplitValues(PairValues):
         split = np.empty(self.shape, dtype=np.uint8)
         n = len(value)
         if can_compile() and (is_compiled() or n > _VECTORISED_JOBS):
-            over_rows(compiled, split_rows, n, n, *self._arguments(slice(None)), value, split)
+            over_rows(compiled, split_rows, n, n, *self._all_arguments(slice(None)), value, split)
             return BestSplits(value, split)
         return self._row_by_row(value, split)
 
@@ -267,6 +301,8 @@ class SplitValues(PairValues):
     def best(self, first: Ints | int, second: Ints) -> tuple[Floats, Bytes]:
         """Return the values of some pairs, and the splits of their first jobs."""
         worth = self._worth(first, second)
+        if len(self._bonus):
+            worth = worth + _column(self._bonus[first] + self._bonus[second])
         worth = np.where(self._may(first, second) & ~np.isnan(worth), worth, -np.inf)
         at = worth.argmax(axis=1)
         best = np.take_along_axis(worth, at[:, None], axis=1)[:, 0]
@@ -284,6 +320,8 @@ class SplitValues(PairValues):
         may &= allowed[first] & allowed[second][:, mirror]
         meet = (size[second] == size[first]) & ~(running[second] & running[first])
         meet &= memory[second] + memory[first] <= self._memory_limit
+        if len(self._surplus):
+            meet &= self._surplus[second] + self._surplus[first] <= self._most[first]
         return np.asarray(may & _column(meet))
 
     def _slowdowns(self, first: Ints | int, second: Ints) -> tuple[Floats, Floats]:
@@ -300,37 +338,51 @@ class SplitValues(PairValues):
         mine, theirs = _column(weight[first]), _column(weight[second])
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = -mine * own - theirs * other if self._minimised else mine / own + theirs / other
+        if self._per_watt:
+            workload, size = self._jobs[0], self._jobs[4]
+            power = self._power[workload[first], workload[second]]
+            worth = worth - self._per_watt * _column(size[first]) * power
         return np.asarray(worth)
 
     @property
     def largest(self) -> float:  # noqa: D102
-        slowdown, _, mirror = self._tables
-        workload, weight = self._jobs[0], self._jobs[3]
-        most = np.zeros(len(slowdown))
+        slowdown, bound, mirror = self._tables
+        workload, gsla, _, weight, *_ = self._jobs
+        most, accepted = np.zeros((2, len(slowdown)))
         np.maximum.at(most, workload, weight)
+        np.maximum.at(accepted, workload, gsla)
         kinds = np.unique(workload)
         largest = 0.0
+        if self._per_watt:
+            largest = abs(self._per_watt) * float(self._power.max() * self._jobs[4].max())
         for begin in range(0, len(kinds), _KINDS_AT_ONCE):
             some = kinds[begin : begin + _KINDS_AT_ONCE]
-            own, other = slowdown[np.ix_(some, kinds)], slowdown[np.ix_(kinds, some)]
+            there, back = np.ix_(some, kinds), np.ix_(kinds, some)
+            own = np.where(bound[there] <= accepted[some, None, None], slowdown[there], np.nan)
+            other = np.where(bound[back] <= accepted[kinds, None, None], slowdown[back], np.nan)
             own_most, other_most = most[some, None, None], most[kinds, None, None]
             mine = own_most * own if self._minimised else own_most / own
             theirs = other_most * other if self._minimised else other_most / other
             pairs = mine + theirs.transpose(1, 0, 2)[:, :, mirror]
             largest = max(largest, float(np.fmax.reduce(pairs, None, initial=0)))
-        return largest
+        return largest + float(np.sort(np.abs(self._bonus))[-2:].sum())
 
     def _rounding(self, jobs: Ints) -> tuple[Any, ...]:
         """Return the kernel that rounds the values of these jobs, rows, columns and arguments."""
-        return round_split_rows, len(jobs), len(jobs), *self._arguments(jobs)
+        return round_split_rows, len(jobs), len(jobs), *self._all_arguments(jobs)
+
+    def _all_arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
+        """Return the arguments of the kernels of this module for these jobs."""
+        limits = (of[jobs] if len(of) else of for of in (self._bonus, self._surplus, self._most))
+        return *self._arguments(jobs), self._minimised, self._power, self._per_watt, *limits
 
     def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
-        """Return the arguments of the kernels for these jobs, in an order with equals adjacent."""
+        """Return the arguments of all kernels for these jobs, in an order with equals adjacent."""
         workload, gsla, memory, weight, size, running, allowed = (a[jobs] for a in self._jobs)
-        order = np.lexsort((weight, workload))
+        order = np.lexsort((size, weight, workload))
         return (
             order, *self._tables, workload, gsla, memory, self._memory_limit, weight, size, running,
-            np.ascontiguousarray(allowed.T), self._minimised,
+            np.ascontiguousarray(allowed.T),
         )  # fmt: skip
 
 
@@ -355,6 +407,11 @@ def split_rows(
     running: Bools,
     allowed: Bools,
     minimised: bool,
+    power: Floats,
+    per_watt: float,
+    bonus: Floats,
+    surplus: Floats,
+    most: Floats,
     value: Floats,
     split: Bytes,
 ) -> None:
@@ -377,6 +434,7 @@ def split_rows(
                 last_like < 0
                 or workload[i] != workload[last_like]
                 or weight[i] != weight[last_like]
+                or size[i] != size[last_like]
             ):
                 last_like = i
                 look_up(
@@ -384,6 +442,8 @@ def split_rows(
                     gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
                     worth, limit,
                 )  # fmt: skip
+                if per_watt != 0.0:
+                    pay_power(workload[i], per_watt * size[i], power, workload[start:stop], worth)
             best[:] = -np.inf
             # Of equal splits the first is taken, from the side of the job with the lower index.
             before = min(max(i - start, 0), width)
@@ -399,6 +459,8 @@ def split_rows(
                         best[before:width], at[before:width],
                     )  # fmt: skip
             forbid(i, start, memory, memory_limit, size, running, best[:width])
+            if bonus.size > 0:
+                add_bonus(i, start, bonus, surplus, most, best[:width])
             for c in range(width):
                 value[i, start + c] = best[c] if best[c] > -np.inf else np.nan
             for c in range(width):
@@ -422,6 +484,11 @@ def round_split_rows(
     running: Bools,
     allowed: Bools,
     minimised: bool,
+    power: Floats,
+    per_watt: float,
+    bonus: Floats,
+    surplus: Floats,
+    most: Floats,
     scale: float,
     fixed: Narrow,
     joined: Ints,
@@ -442,6 +509,7 @@ def round_split_rows(
                 last_like < 0
                 or workload[i] != workload[last_like]
                 or weight[i] != weight[last_like]
+                or size[i] != size[last_like]
             ):
                 last_like = i
                 look_up(
@@ -449,11 +517,15 @@ def round_split_rows(
                     gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
                     worth, limit,
                 )  # fmt: skip
+                if per_watt != 0.0:
+                    pay_power(workload[i], per_watt * size[i], power, workload[start:stop], worth)
             best[:] = -np.inf
             for p in range(mirror.size):
                 if allowed[p, i]:
                     raise_value(gsla[i], limit[p, :width], worth[p, :width], best[:width])
             forbid(i, start, memory, memory_limit, size, running, best[:width])
+            if bonus.size > 0:
+                add_bonus(i, start, bonus, surplus, most, best[:width])
             count = 0
             for c in range(width):
                 shared = best[c] > -np.inf
@@ -494,6 +566,24 @@ def look_up(
                 else np.divide(weight[c], other) + np.divide(own_weight, own)
             )
             worth[p, c] = gain if (bound[b, a, q] <= gsla[c]) & allowed[q, c] else -np.inf
+
+
+@kernel
+def pay_power(a: int, per_watt: float, power: Floats, others: Ints, worth: Floats) -> None:
+    """Subtract the cost of the power of a workload with others at each split."""
+    for c in range(others.size):
+        for p in range(worth.shape[0]):
+            worth[p, c] -= per_watt * power[a, others[c], p]
+
+
+@kernel
+def add_bonus(
+    i: int, start: int, bonus: Floats, surplus: Floats, most: Floats, best: Floats
+) -> None:
+    """Add the bonus of both jobs, and exclude pairs of too much surplus."""
+    for c in range(best.size):
+        may = surplus[start + c] + surplus[i] <= most[i]
+        best[c] = best[c] + (bonus[i] + bonus[start + c]) if may else -np.inf
 
 
 @kernel

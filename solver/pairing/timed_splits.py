@@ -47,7 +47,7 @@ class ShorteningSplits(SplitValues):
     def __init__(self, left: Floats, shorter_by: float, **arguments: Any) -> None:  # noqa: ANN401
         super().__init__(**arguments)
         self._left = left
-        self._most = 1 - shorter_by
+        self._below = 1 - shorter_by
 
     def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
         return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))
@@ -63,15 +63,11 @@ class ShorteningSplits(SplitValues):
         shared = np.minimum(end_a, end_b) + after / 2
         a_leads = runs_a | (~runs_b & (left_a <= left_b))
         turn = np.where(a_leads, left_a + left_b / 2, left_b + left_a / 2)
-        return np.where(shared < turn * self._most, worth, np.nan)
+        return np.where(shared < turn * self._below, worth, np.nan)
 
     def _rounding(self, jobs: Ints) -> tuple[Any, ...]:
         m = len(jobs)
-        return round_shortening_rows, m, m, *self._timed(jobs), self._left[jobs], self._most
-
-    def _timed(self, jobs: Ints) -> tuple[Any, ...]:
-        """Return the arguments of the kernels without the one for minimised gains."""
-        return self._arguments(jobs)[:-1]
+        return round_shortening_rows, m, m, *self._arguments(jobs), self._left[jobs], self._below
 
 
 class SavedTimeSplits(SplitValues):
@@ -144,7 +140,7 @@ class SavedTimeSplits(SplitValues):
         step = np.diff(e.times)
         slope = np.append(np.diff(e.paid) / np.where(step > 0, step, 1.0), 0.0)
         return (
-            round_saved_rows, m, m, *self._arguments(jobs)[:-1], e.left[jobs], e.due[jobs],
+            round_saved_rows, m, m, *self._arguments(jobs), e.left[jobs], e.due[jobs],
             e.rent[jobs], e.hold[jobs], np.ascontiguousarray(e.after), e.times, e.paid, slope,
             e.floor, e.claimed, e.last, e.until(e.due[jobs]),
         )  # fmt: skip

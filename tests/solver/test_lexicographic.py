@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.formulations.budget import Budget
 from dovetail.solver.matching.lexicographic import Heaviest
-from dovetail.solver.matching.pairing_problem import PairingProblem, PairList, PairMatrix, PairSet
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairList
 from dovetail.solver.types import Limits
 
 WEIGHTS = {
@@ -51,13 +51,17 @@ class Case:
         gpus = int(size[required].sum() + rng.integers(0, n + 1))
         return cls(WEIGHTS[weights](rng, n), pair, single, gpus, size, required)
 
-    def pairing(
-        self, pair: np.ndarray, single: np.ndarray, pairs: PairSet | None = None
-    ) -> PairingProblem:
+    @property
+    def pairs(self) -> PairList:
+        """The pairs that may share."""
+        return PairList(len(self.pair), *np.nonzero(np.triu(np.isfinite(self.pair), 1)))
+
+    def pairing(self, pair: np.ndarray, single: np.ndarray) -> PairingProblem:
         """Return the matchings at other values."""
+        pairs = self.pairs
         return PairingProblem(
-            pairs=PairMatrix(self.pair) if pairs is None else pairs,
-            pair=pair,
+            pairs=pairs,
+            pair=pair[pairs.first, pairs.second],
             alone=single,
             constant=0.0,
             size=self.size,
@@ -66,8 +70,8 @@ class Case:
             taken=lambda mate: (mate, None),
         )
 
-    def heaviest(self, limits: Limits, pairs: PairSet | None = None) -> Heaviest:
-        return Heaviest(self.weight, self.pairing(self.pair, self.single, pairs), limits)
+    def heaviest(self, limits: Limits) -> Heaviest:
+        return Heaviest(self.weight, self.pairing(self.pair, self.single), limits)
 
     def score(self, mate: np.ndarray) -> tuple[float, float]:
         """Return weight and gain of a matching; of one that breaks a rule NaN."""
@@ -133,23 +137,16 @@ def test_the_largest_weight_then_the_best_gain(seeds, weights):
     assert demanded > len(seeds) / 20  # weight is placed although it costs gain
 
 
-def pair_list(may_share: np.ndarray) -> PairList:
-    return PairList(len(may_share), *np.nonzero(np.triu(may_share, 1)))
-
-
 @pytest.mark.parametrize("few", [0, 20])
-def test_pairs_in_a_list_and_in_a_matrix_are_worth_the_same(few, monkeypatch):
+def test_few_pairs_and_many_are_worth_the_same(few, monkeypatch):
     monkeypatch.setattr("dovetail.solver.matching.pairing_problem._SMALL", 0)
     monkeypatch.setattr("dovetail.solver.matching.pairing_problem._FEW", few)
     for seed in range(20):
         case = Case.random(seed, "few")
-        pairs = pair_list(np.isfinite(case.pair))
-        heaviest = case.heaviest(Limits(), pairs)
-        gain = case.pair[pairs.first, pairs.second]
-        best = heaviest.best(case.pairing(gain, case.single, pairs), Limits())
+        heaviest = case.heaviest(Limits())
+        best = heaviest.best(case.pairing(case.pair, case.single), Limits())
         assert case.score(best.counts) == pytest.approx(case.optimum(), rel=1e-6, abs=1e-6), seed
-        cost, alone = np.abs(gain), np.abs(case.single)
-        drawn = case.pairing(-cost, -alone, pairs)
+        drawn = case.pairing(-np.abs(case.pair), -np.abs(case.single))
         assert heaviest.least_cost(drawn) <= -heaviest.best(drawn, Limits()).bound + 1e-6
 
 
@@ -159,7 +156,7 @@ def test_few_pairs_of_many_jobs_take_no_full_matrix():
     pairs = PairList(jobs, first, first + 1)
     tracemalloc.start()
     try:
-        pairs.matrix(pairs.sums(np.ones(jobs)), np.ones(jobs - 1, dtype=bool))
+        pairs.among(np.ones(jobs, dtype=bool)).summed(np.ones(jobs), None)
         assert tracemalloc.get_traced_memory()[1] < jobs**2
     finally:
         tracemalloc.stop()

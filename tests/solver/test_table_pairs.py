@@ -53,7 +53,7 @@ def listed(values):
     return best_matching(candidate_groups(values).apart, Limits())
 
 
-@pytest.mark.parametrize("objective", ["slowdown", "sensitivity"])
+@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy"])
 def test_two_stages_agree_with_the_listed_groups(objective):
     tabled = 0
     for values in random_rounds(PAIRS, range(40), objective):
@@ -64,7 +64,8 @@ def test_two_stages_agree_with_the_listed_groups(objective):
         best = listed(values)
         assert found.weight_bound == best.weight_bound
         assert found.value == pytest.approx(best.value, rel=1e-9)
-        assert found.bound == pytest.approx(best.bound, rel=1e-6)
+        assert best.value <= found.bound
+        assert found.bound <= best.bound + 1e-6 * abs(best.bound)
         tabled += 1
     assert tabled > 7
 
@@ -81,7 +82,7 @@ def test_the_optimum_of_the_listed_groups():
         assert found.bound == pytest.approx(best.bound, rel=1e-7)
         sizes = found.groups.sizes[found.counts > 0]
         tabled += bool((sizes == 2).any())
-        fixed += large.fixed_gain > 0
+        fixed += large.pairing().constant > 0
         gangs += bool((large.tables.size[found.groups.job] > 1).any())
         running = large.tables.running[found.groups.job]
         taken = np.repeat(found.counts > 0, found.groups.sizes)
@@ -153,7 +154,7 @@ def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
         free = large.tables.capacity - large.tables.size[large.tables.required].sum()
         apart = ~large.tables.running & (large.tables.size > free)
         pair[np.ix_(apart, apart)] = -np.inf
-        np.fill_diagonal(pair, np.where(np.isnan(large.alone), -np.inf, large.alone))
+        np.fill_diagonal(pair, np.where(np.isnan(large.alone()), -np.inf, large.alone()))
         undecided = np.flatnonzero(large.tables.required & ~graph.required)
         pair[undecided, undecided] = -np.inf
         if values.relative:  # no plan needs a loss
@@ -191,11 +192,6 @@ def test_no_time_leaves_running_jobs_where_they_are():
     result = solve(instance, solver="matching", time_limit=0.0)
     assert check(instance, result.plan).valid
     assert result.plan.waiting
-
-
-def test_an_objective_of_a_ratio_is_listed():
-    instance = generate(20, seed=1, gangs=False)
-    assert table_pairs(values_of(instance, "energy")) is None
 
 
 def test_an_entry_of_the_model_wins_over_one_without():
