@@ -43,20 +43,21 @@ class Devices:
         self._pool = pool
         most = {} if max_jobs_per_gpu is None else {"max_jobs_per_gpu": max_jobs_per_gpu}
         self._rules: dict[str, int] = most | ({"uncapped": True} if uncapped else {})
-        self._offered = self._of_pool()
+        self._seen = pool.cluster()
+        self._offered = self._seen.model_copy(update=self._rules)
         self.models: dict[str, str] = {}
         self.take_up()
 
     def news(self, at_s: float) -> list[AnyEvent]:
         """Return the event of a change since the last call, if any."""
-        cluster = self._of_pool()
-        if cluster == self._offered:
+        cluster = self._pool.cluster()
+        if cluster is self._seen:
             return []
-        self._offered = cluster
-        return [events.DevicesChanged(at_s=at_s, gpus=tuple(_models(cluster)))]
-
-    def _of_pool(self) -> Cluster:
-        return self._pool.cluster().model_copy(update=self._rules)
+        self._seen, before = cluster, self._offered
+        self._offered = cluster.model_copy(update=self._rules)
+        if self._offered == before:
+            return []
+        return [events.DevicesChanged(at_s=at_s, gpus=tuple(_models(self._offered)))]
 
     def take_up(self) -> None:
         """Use the devices of the last event from now on."""

@@ -77,6 +77,7 @@ class LocalPool(Hooks):
         self.directory = directory
         self._log_bytes, self._log_files = log_bytes, log_files
         self._supervisors: dict[str, RunSupervisor] = {}
+        self._unbegun: list[RunSupervisor] = []
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._prepared: queue.SimpleQueue[PreparedPart] = queue.SimpleQueue()
         self._address = _THIS_MACHINE
@@ -130,7 +131,7 @@ class LocalPool(Hooks):
         if self._lease is None:
             self._note_boot(runs)
         for run in runs:
-            self._keep(self.files(run.id).read_part() or whole(run))
+            self._keep(self.files(run.id).read_part() or whole(run)).begin()
         unreleased = {run.id for run in self.unreleased()}
         names = sorted((self._running() | unreleased) - set(self._supervisors))
         beyond = []
@@ -139,7 +140,7 @@ class LocalPool(Hooks):
             if found is None:
                 _log.warning("processes of the run %s exist, but no record of it", name)
             else:
-                self._keep(found)
+                self._keep(found).begin()
                 beyond.append(found.run)
         return beyond
 
@@ -161,7 +162,9 @@ class LocalPool(Hooks):
     def prelaunch(self, run: Run) -> None:
         """Bring every rank of the run to the start barrier, before its launch."""
         if self.quick_hooks and len(run.seats) == 1 and run.id not in self._supervisors:
-            self._keep(whole(run), bring=True)
+            supervisor = self._keep(whole(run))
+            self._unbegun.append(supervisor)
+            supervisor.bring_one()
         else:
             self._kept_as(whole(run)).order(bring=True)
 
@@ -185,11 +188,14 @@ class LocalPool(Hooks):
         if supervisor is None:
             return
         supervisor.leave()
-        self.files(run).forget_specs()
+        self.files(run).forget_specs(supervisor.part)
         self.released(supervisor.kept)
 
     def poll(self) -> Sequence[AnyEvent]:
         """Return the events since the last call without waiting; the caller sets ``at_s``."""
+        while self._unbegun:
+            self._unbegun[-1].begin()
+            self._unbegun.pop()
         return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
 
     def progress(self, run: str) -> Sequence[Progress | None]:
@@ -264,7 +270,7 @@ class LocalPool(Hooks):
 
     def keep(self, part: Part) -> None:
         """Supervise a part, unless it is already; ``poll`` reports the traces of its ranks."""
-        self._kept_as(self.files(part.run.id).read_part() or part)
+        self._kept_as(self.files(part.run.id).read_part() or part).begin()
 
     def part(self, run: str) -> Part | None:
         """Return the part of a run that is supervised here, or None."""
@@ -354,16 +360,14 @@ class LocalPool(Hooks):
         return {"lease": {"path": str(lease.path), "kill_s": lease.kill_s}} if lease else {}
 
     def _kept_as(self, part: Part) -> RunSupervisor:
-        """Return the supervisor of a run, started if there is none yet."""
-        if part.run.id not in self._supervisors:
-            self._keep(part)
-        return self._supervisors[part.run.id]
+        """Return the supervisor of a run, a new one if there is none yet."""
+        return self._supervisors.get(part.run.id) or self._keep(part)
 
-    def _keep(self, part: Part, bring: bool = False) -> None:
+    def _keep(self, part: Part) -> RunSupervisor:
         supervisor = self._supervisors[part.run.id] = RunSupervisor(
             part, self.files(part.run.id), self, self.fork_server, self._report, self._lease
         )
-        supervisor.start(bring)
+        return supervisor
 
     def _report(self, event: AnyEvent | PreparedPart) -> None:
         """Queue an event for ``poll`` or ``prepared``; callable from any thread."""

@@ -147,6 +147,10 @@ def turns(
     decide : callable
         Returns the policy's starts in a state.
     """
+    nice = {(_uid(job, machine), _nice(job, machine)) for job in state.pending.values()}
+    if len(nice) < 2:
+        # One user's jobs, all alike in what comes before the policy's choice.
+        return
     place = _places(machine, state)
     compete = False
     for uid, devices in _devices_for(machine, state).items():
@@ -171,7 +175,7 @@ def _in_order(numbers: Collection[int], place: Mapping[int, int]) -> Iterator[se
 def _places(machine: StateMachine, state: State) -> dict[int, int]:
     """Return the rank (from 0) of each waiting job's nice among its user's waiting jobs."""
     of_user: dict[int, set[int]] = defaultdict(set)
-    nice = {job.number: machine.jobs[job.id].spec.nice for job in state.pending.values()}
+    nice = {job.number: _nice(job, machine) for job in state.pending.values()}
     for job in state.pending.values():
         of_user[_uid(job, machine)].add(nice[job.number])
     order = {uid: sorted(levels) for uid, levels in of_user.items()}
@@ -228,6 +232,10 @@ def _only(numbers: Set[int], state: State) -> Iterator[None]:
     finally:
         state.pending = {n: job for n, job in pending.items() if job.phase == "pending"}
         state.reserved = {n: kept for n, kept in reserved.items() if n in state.pending}
+
+
+def _nice(job: Job, machine: StateMachine) -> int:
+    return machine.jobs[job.id].spec.nice
 
 
 def _uid(job: Job, machine: StateMachine) -> int:

@@ -125,6 +125,8 @@ class TrackedJob:
         Its specification when the track was made; an edited job gets a new track.
     job : Job
         Its record in the policy's state.
+    key : WorkloadKey
+        Its user and workload.
     kind : SharingClass
         Its workload in the policy's state.
     past : RunHistory
@@ -138,6 +140,7 @@ class TrackedJob:
     live: LiveJob
     spec: JobSpec
     job: Job
+    key: WorkloadKey
     kind: SharingClass = ALONE
     past: RunHistory = RunHistory()  # noqa: RUF009 - immutable
     steps: int = 0
@@ -160,7 +163,7 @@ class TrackedJob:
             tenant=spec.owner.name,
             waiting_since_s=live.submitted_s,
         )
-        return cls(live, spec, job)
+        return cls(live, spec, job, spec.key)
 
     @property
     def name(self) -> str:

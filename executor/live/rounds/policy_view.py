@@ -166,7 +166,7 @@ class PolicyView:
             track.job.phase = "finished"
             self.state.pending.pop(track.job.number, None)
             if self._estimates.note(track.live):
-                finished.add(track.spec.key)
+                finished.add(track.key)
         for name in {*part, *self.machine.holding} - self._tracked.keys():
             self._tracked[name] = track = TrackedJob.of(self.machine.jobs[name])
             self._stale |= track.job.workers > self._sizes.get(track.name, 0)
@@ -175,7 +175,7 @@ class PolicyView:
     def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
         """Update the estimated work of waiting jobs whose workload had a job finish."""
         for track in self._tracked.values() if finished else ():
-            if track.spec.key in finished and track.job.phase == "pending":
+            if track.key in finished and track.job.phase == "pending":
                 track.job.work_s = self._estimates.of(track.live)
 
     def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:

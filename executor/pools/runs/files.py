@@ -11,7 +11,7 @@
     runs/RUN/rankK/exit.json       how it ended; renamed into place
     runs/RUN/rankK/log, log.1 ...  its output, the newest first
     runs/RUN/rankK/progress        its progress at its end (until then in shim/page.py)
-    runs/RUN/rankK/shim.log        errors of the shim itself; mostly empty
+    runs/RUN/rankK/shim.log        errors of the shim itself, if there are any
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,8 +113,13 @@ class RunFiles:
     def make(self, part: Part) -> None:
         """Create the directories of the part's ranks."""
         for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(PASS_THROUGH)
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                path.mkdir(parents=True, exist_ok=True)
+            os.chmod(path, PASS_THROUGH)
 
     def name(self, part: Part) -> None:
         """Write the part to ``run.json``, by which a later service finds it, and its owner."""
@@ -159,10 +165,12 @@ class RunFiles:
         """Save the order to stop it."""
         _replace(self.directory / "stop.json", json.dumps(order._asdict()).encode())
 
-    def forget_specs(self) -> None:
-        """Remove the files that are useless after the run's end and may contain secrets."""
-        for path in [*self.directory.glob("rank*/spec.json"), self.directory / "run.json"]:
-            path.unlink(missing_ok=True)
+    def forget_specs(self, part: Part) -> None:
+        """Remove the part's files that are useless after its end and may contain secrets."""
+        specs = [self.directory / f"rank{rank}" / "spec.json" for rank in part.ranks]
+        for path in (*specs, self.directory / "run.json"):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 class RankFiles(NamedTuple):

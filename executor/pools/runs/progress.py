@@ -69,6 +69,8 @@ def rank_progress(files: RankFiles, shim: ProcessId | None) -> Progress | None:
 def _progress(read: Callable[[], bytes]) -> Progress | None:
     for _ in range(_TRIES):
         content = read()
+        if not content.strip(b"\0"):
+            return None
         found, latencies = decode(content[:SIZE]), decode_latencies(content[SIZE:])
         if found is not None and latencies is not None:
             counts = tuple((bucket, count) for bucket, count in enumerate(latencies) if count)

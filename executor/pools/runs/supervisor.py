@@ -148,7 +148,7 @@ class RunSupervisor:
         self._files, self._hooks, self._fork_server = files, hooks, fork_server
         self._report, self._lease = report, lease
         self._orders, self._ordering = _Orders(), threading.Lock()
-        self._leaving, self._failure = False, ""
+        self._begun, self._leaving, self._failure = False, False, ""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ranks = [_SupervisedRank(k, files.rank(k)) for k in part.ranks]
         self._stopping: StopOrder | None = None
@@ -157,21 +157,17 @@ class RunSupervisor:
             target=self._keep, name=f"supervisor of {self.kept.id}", daemon=True
         )
 
-    def start(self, bring: bool = False) -> None:
-        """Start the thread; called once.
-
-        Parameters
-        ----------
-        bring : bool
-            Whether to send a run of one rank to the start barrier now, in the caller's thread.
-        """
-        try:
-            if bring:
-                self._bring_to_barrier(together=False)
-        finally:
-            self._thread.start()
-
     # From the service's thread.
+
+    def bring_one(self) -> None:
+        """Send a run of one rank to the start barrier in this thread; its own begins later."""
+        self._bring_to_barrier(together=False)
+
+    def begin(self) -> None:
+        """Start the thread, unless it has been started."""
+        if not self._begun:
+            self._thread.start()
+            self._begun = True
 
     def order(
         self,
@@ -215,12 +211,17 @@ class RunSupervisor:
                 min(graces, default=None),
                 known.pause if pause is None else pause,
             )
+        if launch and not self._begun and self._lease is None and self._stopping is None:
+            # The program starts now, not when the thread does.
+            self._release_held()
         os.eventfd_write(self._wake, 1)
+        self.begin()
 
     def begin_leave(self) -> None:
         """Ask this thread to end soon; the ranks keep running."""
         self._leaving = True
         os.eventfd_write(self._wake, 1)
+        self.begin()
 
     def leave(self, until_s: float | None = None) -> None:
         """End this thread, waiting for it at most until a given time; the ranks keep running."""
@@ -425,12 +426,16 @@ class RunSupervisor:
     def _open_barrier(self) -> None:
         if self._lapsed():
             self._give_up(LAPSED, later=True)
+        for rank in self._release_held():
+            self._await_start(rank)
+
+    def _release_held(self) -> list[_SupervisedRank]:
+        """Open the start barrier of the ranks there, and return them."""
         held = self._those(_Phase.HELD)
         for rank in held:
             assert rank.barrier is not None
             rank.barrier.open()
-        for rank in held:
-            self._await_start(rank)
+        return held
 
     def _report_held(self) -> None:
         held = tuple(rank.number for rank in self._those(_Phase.HELD))

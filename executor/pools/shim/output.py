@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import stat as stat_module
 import struct
@@ -135,6 +136,24 @@ class OutputLog:
         if self._reader is not None:
             _let_read(self._file, self._reader, self._mode)
         self._size = os.fstat(self._file).st_size
+
+
+class ErrorLog(io.TextIOBase):
+    """Text that is appended to a file, which exists only once there is some; errors are ignored."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, text: str) -> int:
+        """Append text."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(OSError):
+            file = os.open(self._path, flags, 0o600)
+            try:
+                os.write(file, text.encode(errors="replace"))
+            finally:
+                os.close(file)
+        return len(text)
 
 
 class Copy(OutputLog):

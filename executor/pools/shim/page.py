@@ -54,5 +54,5 @@ def leave(path: str) -> None:
     """Write the content of the page to a file, unless the page is empty."""
     with contextlib.suppress(OSError):
         content = os.pread(NUMBER, os.fstat(NUMBER).st_size, 0)
-        if any(content):
+        if content.strip(b"\0"):
             os.close(write_new(path, content))

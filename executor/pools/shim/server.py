@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 import traceback
 from typing import NoReturn
@@ -26,6 +27,7 @@ from . import page
 from .durable import write_new
 from .guard import guard_rank, rehearse
 from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_NAME, EnvironmentEntry, prctl
+from .output import ErrorLog
 from .rank import Child
 
 _REQUEST_BYTES = 8192
@@ -115,7 +117,7 @@ def _become_shim(
         if barriers:
             directory, held = request.split(b"\0")
             child.prepare(directory, held)
-            _take_streams(directory, barriers[0])
+            _take_streams(os.fsdecode(directory), barriers[0])
             token.write(held)
             # The name that ``ps`` and ``top`` show.
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
@@ -133,12 +135,11 @@ def _become_shim(
         os._exit(0)
 
 
-def _take_streams(directory: bytes, barrier: int) -> None:
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open(os.path.join(directory, b"shim.log"), append, 0o600)
-    for theirs, ours in ((barrier, 0), (barrier, 1), (log, 2)):
+def _take_streams(directory: str, barrier: int) -> None:
+    # The fork server's standard output is /dev/null.
+    for theirs, ours in ((1, 2), (barrier, 0), (barrier, 1)):
         os.dup2(theirs, ours)
-    os.close(log)
+    sys.stderr = ErrorLog(os.path.join(directory, "shim.log"))
 
 
 def _close_inherited() -> None:

@@ -106,6 +106,41 @@ def test_without_descriptors_a_keeper_waits_for_some(make, tmp_path, caplog, mon
     assert pool.wait_for("rank_ended").status == 0
 
 
+class TestPrelaunch:
+    """A run of one rank is sent to the start barrier in the service's thread."""
+
+    @pytest.fixture
+    def quick(self, make, monkeypatch):
+        monkeypatch.setattr(Plain, "quick_hooks", True)
+        return make()
+
+    def test_the_program_starts_before_its_supervisor_has_a_thread(self, quick, monkeypatch):
+        begin = supervisor.RunSupervisor.begin
+        monkeypatch.setattr(supervisor.RunSupervisor, "begin", lambda self: None)
+        run = a_run("echo up; exec sleep 1000")
+        quick.pool.prelaunch(run)
+        assert log(quick) == ""
+        quick.pool.launch(run)
+        wait_for_log(quick, "up")
+        monkeypatch.setattr(supervisor.RunSupervisor, "begin", begin)
+        quick.pool.launch(run)
+        quick.wait_for("rank_ready")
+
+    def test_without_a_launch_it_is_refused_in_time(self, quick, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.pools.runs.supervisor.COMMIT_S", 0.1)
+        quick.pool.prelaunch(a_run("echo up"))
+        assert quick.wait_for("rank_refused").later
+        assert log(quick) == ""
+
+    def test_what_is_stopped_before_its_launch_never_runs(self, quick):
+        run = a_run("echo up")
+        quick.pool.prelaunch(run)
+        quick.pool.stop(run.id, 0.0)
+        quick.pool.launch(run)
+        assert "stopped before it was started" in quick.wait_for("rank_refused").reason
+        assert log(quick) == ""
+
+
 def log(pool, run="j1.1", rank=0):
     path = pool.pool.log_path(run, rank)
     return Path(path).read_text() if path else ""
