@@ -36,13 +36,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.prices import ROUNDING, Asks, Compiler, GpuPrice, layout
+from dovetail.formulations.prices import ROUNDING, Asks, Compiler, Ends, GpuPrice, layout
 from dovetail.formulations.residents import resident_power
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
@@ -159,41 +158,6 @@ def _next_chances(workers: Ints, seconds: Floats, busy_s: Floats) -> Floats:
         return _FAR_S + seconds
     at = busy_s[np.minimum(workers, len(busy_s)) - 1]
     return np.where(enough, np.maximum(1.0, at), _FAR_S + seconds)
-
-
-class Ends(NamedTuple):
-    """What a round knows of the ends of its jobs, and of the price of a GPU until then.
-
-    Attributes
-    ----------
-    left, due, rent, hold : (n,) float
-        Seconds that each job needs alone; when it ends unless the round changes that; the price of
-        a worker's GPU from its start until then; 1 if it runs, else 0.
-    after : (k, s) float
-        The slowdown of each workload at each share once the other job has ended.
-    times, paid : (k,) float
-        The price of a GPU until each time, linear in between and constant after the last.
-    floor : float
-        The price of a second in addition.
-    claimed, last : float
-        When the first waiting job would start, before which an idle GPU costs ``floor``; and when
-        the last job ends, beyond which no job shares.
-    """
-
-    left: Floats
-    due: Floats
-    rent: Floats
-    hold: Floats
-    after: Floats
-    times: Floats
-    paid: Floats
-    floor: float
-    claimed: float
-    last: float
-
-    def until(self, end: Floats) -> Floats:
-        """Return the price of a GPU from now until some times."""
-        return np.asarray(np.interp(end, self.times, self.paid) + self.floor * end)
 
 
 class Completion(JobValues):

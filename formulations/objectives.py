@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, get_args
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.groups import Kinds
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import (

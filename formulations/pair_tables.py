@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.completion import Completion, Ends
+from dovetail.formulations.completion import Completion
+from dovetail.formulations.prices import Ends
 from dovetail.formulations.rounds import GpuClass, Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JctValues, JobValues

@@ -20,7 +20,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.candidates.groups import Groups, idle_counts
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.programs.scores import ceiling, score

@@ -9,11 +9,12 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.kinds import Kinds
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.groups import Groups, Kinds
+from dovetail.formulations.candidates.listing import candidate_groups
+from dovetail.formulations.programs.pair_graph import PartialSharingError, require_matchings
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
+from dovetail.solver.backends.array_search import settled
 from dovetail.solver.backends.array_solver import ArraySolver
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.highs import Highs
@@ -22,12 +23,12 @@ from dovetail.solver.backends.networkx_solver import NetworkxSolver
 from dovetail.solver.backends.own_backend import OwnBackend
 from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.greedy import Greedy
-from dovetail.solver.matching.exact_pairs import best_on_tables
-from dovetail.solver.matching.matching_solver import MatchingSolver, best_in_pairs
+from dovetail.solver.matching.exact_pairs import best_matching, paired_counts
 from dovetail.solver.matching.own_best import own_best
-from dovetail.solver.matching.table_pairs import table_pairs
+from dovetail.solver.matching.partial_pairs import best_partial_sharing
+from dovetail.solver.matching.table_pairs import best_on_tables, table_pairs
 from dovetail.solver.outside import PREFIX, class_at, path_of
-from dovetail.solver.types import Backend, Choice, Limits
+from dovetail.solver.types import Backend, Choice, Limits, refusals_of
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5
 """``auto`` counts the jobs of each kind if there are at least this many jobs, and at most this many
@@ -100,14 +101,37 @@ def round_solver(solver: Solver | Backend) -> Solver:
     return cast(Solver, solver)
 
 
+class MatchingSolver:
+    """Solves rounds by one matching if plans are matchings, else by a search with many.
+
+    The search is for gangs that may share some of their GPUs (``gang_sharing: partial``).
+    """
+
+    name = "matching"
+
+    def solve(self, values: JobValues, limits: Limits) -> Choice:
+        """Return the proven best choice of groups, or the best found when the time is up.
+
+        Raises
+        ------
+        UnsupportedError
+            If jobs do not share interchangeable GPUs in pairs.
+        """
+        with refusals_of(self.name):
+            large = table_pairs(values)
+            if large is not None:
+                return best_on_tables(large, limits)
+            return best_in_pairs(candidate_groups(values, limits.budget), limits)
+
+
 class Auto:
     """Uses ``matching`` if jobs share in pairs, otherwise ``highs``, and notes why.
 
     ``cpsat`` replaces ``highs`` if the work is limited, which HiGHS cannot count.
 
-    ``highs`` counts the jobs of a kind (``formulations.candidates.kinds``), which is less work than
-    matching them if there are many of each. If jobs get their best GPUs in the order of their
-    gains, no search is needed (``own_best``).
+    ``highs`` counts the jobs of a kind (``formulations.candidates.groups.Kinds``), which is less
+    work than matching them if there are many of each. If jobs get their best GPUs in the order of
+    their gains, no search is needed (``own_best``).
 
     Parameters
     ----------
@@ -163,6 +187,23 @@ def _by_program(groups: Groups, limits: Limits, why: str) -> Choice:
     backend = CpSat() if limits.budget.counts_work else Highs()
     choice = ArraySolver(ReducedCostFixing(backend)).best(groups, limits)
     return replace(choice, note=f"auto chose {backend.name}: {why}")
+
+
+def best_in_pairs(groups: Groups, limits: Limits) -> Choice:
+    """Return the proven best choice of groups, or the best found when the time is up.
+
+    Raises
+    ------
+    UnsupportedError
+        If jobs do not share interchangeable GPUs in pairs, with the reason.
+    """
+    try:
+        require_matchings(groups)
+        choice = best_matching(groups.apart, limits)
+    except PartialSharingError:
+        apart = groups.apart
+        choice = best_partial_sharing(apart, limits, paired_counts(apart, limits))
+    return settled(choice.merged(groups), limits)
 
 
 SOLVERS: Mapping[str, Callable[[], Solver]] = {

@@ -19,7 +19,7 @@ import numpy as np
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import idle_counts
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.candidates.sites import plan_value
 from dovetail.formulations.objectives import Objective, job_values, objective_name
 from dovetail.formulations.programs.integer_program import build
@@ -42,6 +42,7 @@ from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments
 from dovetail.solver.registry import Solver, round_solver, solver_named
 from dovetail.solver.result import Result, RoundPrices
+from dovetail.solver.stages import bounded
 from dovetail.solver.tie_break import assigned
 from dovetail.solver.types import (
     MATCHING,
@@ -161,7 +162,7 @@ def solve(
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
-    choice = choice.bounded()
+    choice = bounded(choice)
     reasons_due = due if explain else None
     preempted = Round.of(instance, values.round.slowdowns) if preempt else None
     outcome = _Outcome(values, choice, limits, preempted, reasons_due, started)

@@ -16,10 +16,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.scores import Score, ceiling, open_weight, placed_jobs, score
+from dovetail.formulations.programs.scores import Score, ceiling, gain_ceiling, open_weight, score
 from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
+
+_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is rough"
+
+_CHOSEN_BY_PRICES = "the sets of jobs are too many to list: some were chosen, the bound is for all"
 
 PLACED = "weight of starting jobs"
 """The name of the quantity that the first of two stages maximises."""
@@ -120,7 +124,7 @@ def solve_in_stages(search: StagedSearch) -> Choice:
     if not values.two_stage:
         return _choice(search, search.maximise(), math.inf)
     first, weight = search.heaviest()
-    placed = float(weight.numbers[placed_jobs(search.groups_of(first), first.counts)].sum())
+    placed = float(weight.numbers[search.groups_of(first).placed(first.counts)].sum())
     # Sums of whole numbers are whole.
     most = math.floor(min(first.bound, float(weight.numbers.sum())))
     spare = max(0.0, most - placed) + weight.rounding
@@ -216,4 +220,27 @@ def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
         proof=best.proof,
         prices=best.prices,
         selected=best.groups is not None,
+    )
+
+
+def bounded(choice: Choice) -> Choice:
+    """Return a choice with bounds that hold even if groups are missing."""
+    groups, values = choice.groups, choice.groups.values
+    if groups.complete:
+        return choice
+    if groups.ceiling is None:
+        most = math.inf if values.two_stage else gain_ceiling(values)
+        weight_bound, why = float(values.weight.sum()), _NOT_ALL_LISTED
+        choice = replace(choice, stopped="time_limit")
+    else:
+        # The largest weight that can be placed is no less, and its price is not below 0.
+        placed = score(groups, choice.counts).weight
+        most = groups.ceiling.gain - groups.ceiling.per_weight * placed
+        weight_bound, why = max(groups.ceiling.weight, placed), _CHOSEN_BY_PRICES
+    return replace(
+        choice,
+        bound=max(choice.value, most),
+        weight_bound=weight_bound,
+        note="; ".join(filter(None, (choice.note, why))),
+        proof=None,
     )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.candidates.groups import Ceiling, Groups
-from dovetail.formulations.programs.integer_program import IntegerProgram
-from dovetail.formulations.programs.scores import gain_ceiling, score
+from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
@@ -26,10 +25,6 @@ MATCHING = "matching"
 
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
-
-_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is rough"
-
-_CHOSEN_BY_PRICES = "the sets of jobs are too many to list: some were chosen, the bound is for all"
 
 MOST_GROUPS = 4000
 """Number of groups times nodes up to which ties are broken exactly, among all groups."""
@@ -239,36 +234,6 @@ class Choice:
     def merged(self, groups: Groups) -> Choice:
         """Return a choice of ``groups.apart`` as a choice of ``groups``."""
         return replace(self, groups=groups, counts=groups.merged(self.counts))
-
-    def bounded(self) -> Choice:
-        """Return the choice with bounds that hold even if groups are missing."""
-        groups, values = self.groups, self.groups.values
-        if groups.complete:
-            return self
-        if groups.ceiling is not None:
-            return self._under(groups.ceiling)
-        most = math.inf if values.two_stage else gain_ceiling(values)
-        return replace(
-            self,
-            bound=max(self.value, most),
-            weight_bound=float(values.weight.sum()),
-            stopped="time_limit",
-            note="; ".join(filter(None, (self.note, _NOT_ALL_LISTED))),
-            proof=None,
-        )
-
-    def _under(self, most: Ceiling) -> Choice:
-        """Return the choice with the bounds for groups selected by prices."""
-        placed = score(self.groups, self.counts).weight
-        # The largest weight that can be placed is no less, and its price is not below 0.
-        bound = most.gain - most.per_weight * placed
-        return replace(
-            self,
-            bound=max(self.value, bound),
-            weight_bound=max(most.weight, placed),
-            note="; ".join(filter(None, (self.note, _CHOSEN_BY_PRICES))),
-            proof=None,
-        )
 
 
 def relative_gap(bound: float, value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.objectives import Objective, job_values
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues

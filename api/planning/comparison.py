@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.objectives import BUILT_IN, job_values
 from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Round

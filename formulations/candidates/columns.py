@@ -31,8 +31,7 @@ from scipy.sparse import coo_array, csr_array, vstack
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.candidates.groups import Ceiling, Groups
-from dovetail.formulations.candidates.kinds import Kinds
+from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
 from dovetail.formulations.candidates.row_rules import RowRules
 from dovetail.formulations.candidates.rows import CandidateRows, Rows, enough
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.residents import resident_slowdowns
 from dovetail.formulations.rounds import Round
@@ -46,22 +46,13 @@ def score(groups: Groups, counts: Ints) -> Score:
     gang = np.flatnonzero(~single & (taken > 0))
     least = np.full(len(groups.round), np.inf)
     np.minimum.at(least, groups.job[gang], groups.gain[gang])
-    placed = placed_jobs(groups, counts)
+    placed = groups.placed(counts)
     of_jobs = least[np.isfinite(least)].sum() - groups.kinds.less[placed].sum()
     return Score(
         weight=float(groups.values.weight[placed].sum()),
         gain=float(of_singles + of_jobs + groups.value[used] @ counts[used]),
         power_w=float((groups.power_w[used] * counts[used]).sum()),
     )
-
-
-def placed_jobs(groups: Groups, counts: Ints) -> Bools:
-    """Return which jobs are placed if each group is taken ``counts[g]`` times, (jobs,).
-
-    In each kind these are the jobs that gain most.
-    """
-    taken, jobs = counts[groups.group_of_member], len(groups.round)
-    return groups.kinds.placed(np.bincount(groups.job, taken, jobs).astype(np.int64))
 
 
 def open_weight(groups: Groups) -> Floats:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError

@@ -18,7 +18,6 @@ from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.lexicographic import Heaviest, maximum
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairList
-from dovetail.solver.matching.table_pairs import TablePairs
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.stages import StagedSearch, solve_in_stages
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
@@ -45,12 +44,7 @@ def best_of_graph(graph: PairGraph, limits: Limits) -> Choice:
     """Return the best choice of groups among the matchings of a graph."""
     groups = graph.groups
     pairing_at = partial(graph_pairing, graph)
-    return solve_in_stages(_MatchingSearch(groups.values, pairing_at, limits, groups))
-
-
-def best_on_tables(large: TablePairs, limits: Limits) -> Choice:
-    """Return the best choice of groups among the matchings of a round on tables."""
-    return solve_in_stages(_MatchingSearch(large.values, large.pairing, limits))
+    return solve_in_stages(MatchingSearch(groups.values, pairing_at, limits, groups))
 
 
 def paired_counts(groups: Groups, limits: Limits) -> Ints:
@@ -106,7 +100,9 @@ def graph_pairing(graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
     )
 
 
-class _MatchingSearch(StagedSearch):
+class MatchingSearch(StagedSearch):
+    """Searches with one matching for each linear function."""
+
     solver = MATCHING
 
     def __init__(
@@ -121,6 +117,7 @@ class _MatchingSearch(StagedSearch):
         self._heaviest: Heaviest | None = None
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
+        """Maximise the placed weight; see ``StagedSearch``."""
         pairing = self._pairing_at(1.0, 0.0)
         self._heaviest = Heaviest(self.values.weight, pairing, self.limits)
         return self._heaviest.first, self._heaviest.weight
@@ -128,6 +125,7 @@ class _MatchingSearch(StagedSearch):
     def maximise(
         self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
+        """Maximise a weighted gain less a weighted power; see ``StagedSearch``."""
         pairing = self._pairing_at(per_gain, per_watt)
         if self._heaviest is None:
             return self._best(pairing)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Proven
 

@@ -15,10 +15,12 @@ from dovetail.formulations.memory import require_room
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import SHORTER_BY, JobValues
+from dovetail.solver.matching.exact_pairs import MatchingSearch
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairTable
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
-from dovetail.solver.types import MOST_GROUPS
+from dovetail.solver.stages import solve_in_stages
+from dovetail.solver.types import MOST_GROUPS, Choice, Limits
 
 _LISTED_JOBS = 100
 """Number of jobs up to which listing all groups takes negligible time."""
@@ -165,3 +167,8 @@ def _values(tables: PairTables) -> SplitValues:
     if tables.left is not None:
         return ShorteningSplits(tables.left, SHORTER_BY, **given)
     return SplitValues(**given)
+
+
+def best_on_tables(large: TablePairs, limits: Limits) -> Choice:
+    """Return the best choice of groups among the matchings of a round on tables."""
+    return solve_in_stages(MatchingSearch(large.values, large.pairing, limits))

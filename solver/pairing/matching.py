@@ -32,9 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
-from dovetail.formulations.completion import Ends
 from dovetail.formulations.prices import (
     Asks,
+    Ends,
     GpuPrice,
     add_to_heap,
     fill_prices,

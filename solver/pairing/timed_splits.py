@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dovetail.formulations.completion import Ends
+from dovetail.formulations.prices import Ends
 from dovetail.solver.pairing.compilation import kernel
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.splits import (

@@ -24,6 +24,7 @@ from dovetail.solver.policies.state import Job, Reservation, State
 from dovetail.solver.policies.state_round import Host, StateRound, joinable, may_join, outside
 from dovetail.solver.policies.stops import StopRules, StopSearch
 from dovetail.solver.registry import Auto
+from dovetail.solver.stages import bounded
 from dovetail.solver.types import Limits, relative_gap
 
 _OBJECTIVES: Mapping[str, type[JobValues]] = {"completion": Completion, "energy": EnergyValues}
@@ -287,7 +288,7 @@ class Dovetail:
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits(Budget.of(limit, draft.state.clock))
         at_paces = not values.ratio  # a heuristic, by worth alone
-        choice = Auto(at_paces).solve(values, limits).bounded()
+        choice = bounded(Auto(at_paces).solve(values, limits))
         of_state.carry_out(choice, draft)
         gap = relative_gap(choice.bound, choice.value)
         return RoundProof(choice.value, choice.bound, gap, window.judged)

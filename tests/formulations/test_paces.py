@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups, list_groups
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Instance

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from dovetail.formulations import memory
 from dovetail.formulations.candidates import listing
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.listing import list_groups
-from dovetail.formulations.candidates.needed import fitting, worthwhile
+from dovetail.formulations.candidates.listing import fitting, list_groups, worthwhile
 from dovetail.formulations.programs.integer_program import build
 from dovetail.formulations.programs.scores import score
 from dovetail.instances.checking.checker import check

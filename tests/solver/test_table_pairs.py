@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from dovetail import solve
-from dovetail.formulations.candidates.needed import candidate_groups
+from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.solver.matching import table_pairs as module
-from dovetail.solver.matching.exact_pairs import best_matching, best_on_tables
-from dovetail.solver.matching.table_pairs import table_pairs
+from dovetail.solver.matching.exact_pairs import best_matching
+from dovetail.solver.matching.table_pairs import best_on_tables, table_pairs
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.types import Limits
 from tests.data import small

@@ -17,8 +17,8 @@ from dovetail.instances.errors import VerificationError
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import Verification
 from dovetail.solver.matching import exact_pairs, price_certificate, table_pairs
-from dovetail.solver.matching.matching_solver import MatchingSolver
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
+from dovetail.solver.registry import MatchingSolver
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
