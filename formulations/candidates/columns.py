@@ -82,7 +82,7 @@ class Columns:
     ) -> None:
         self._rules = rules
         self._kinds = kinds
-        self._tables = [_Candidates.of(rules, pool, each) for each in candidates]
+        self._tables = [_PricedRows.of(rules, pool, each) for each in candidates]
         self._flattened = flattened
         self._budget = budget
 
@@ -146,7 +146,7 @@ class Columns:
         assert best is not None
         return best
 
-    def _asked(self, table: _Candidates, prices: ClassPrices, per_gain: float) -> list[Rows]:
+    def _asked(self, table: _PricedRows, prices: ClassPrices, per_gain: float) -> list[Rows]:
         """Return groups of the combinations that gain most beyond their prices."""
         rules = self._rules
         worth = table.best(prices, self._kinds, per_gain)
@@ -262,7 +262,7 @@ class _Master:
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidates:
+class _PricedRows:
     """The candidates for the places of the combinations of one size, and their gains.
 
     A *run* is a series of interchangeable places. Runs have ``length`` places of ``candidate``,
@@ -279,7 +279,7 @@ class _Candidates:
     weight: Floats
 
     @classmethod
-    def of(cls, rules: RowRules, pool: Ints, candidates: CandidateRows) -> _Candidates:
+    def of(cls, rules: RowRules, pool: Ints, candidates: CandidateRows) -> _PricedRows:
         columns = (candidates.slowdown, candidates.upper, candidates.tail)
         same = candidates.twin.copy()
         for column in columns:
