@@ -29,7 +29,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.rows import packed
+from dovetail.formulations.candidates.rows import joined_ints, packed
 from dovetail.formulations.programs.pair_graph import fixed_counts, require_interchangeable
 from dovetail.instances.errors import UnsupportedError
 
@@ -121,6 +121,36 @@ class Seats:
     mixed: Bools
 
 
+@dataclass(frozen=True)
+class GangSeats:
+    """Where the workers of gangs may sit, by gang, variant and decreasing worth.
+
+    Attributes
+    ----------
+    gang : (g,) int
+        The jobs: pending gangs whose workers are all alike.
+    start : (n + 1,) int
+        The seats of job j are ``start[j]:start[j + 1]``.
+    worth, variant : (s,) float, int
+        The worth of the gang there, and its variant.
+    partner : (s,) int
+        The kind of the worker that it shares the GPU with, -1 for none.
+    partner_worth, partner_variant : (s,) float, int
+        The same of the partner.
+    cost : (s,) float
+        The cost of the GPU.
+    """
+
+    gang: Ints
+    start: Ints
+    worth: Floats
+    variant: Ints
+    partner: Ints
+    partner_worth: Floats
+    partner_variant: Ints
+    cost: Floats
+
+
 class WorkerGraph:
     """The workers of a round, and their worth in pairs and alone.
 
@@ -144,6 +174,10 @@ class WorkerGraph:
         Workers of each job.
     root : Box
         The box of all plans.
+    job_of_kind, number : (kinds,) int
+        The job of the workers of each kind, and how many they are.
+    own_kind : (n,) int
+        The kind of all workers of a job if it is pending, -1 if it is not.
 
     Raises
     ------
@@ -175,16 +209,15 @@ class WorkerGraph:
     def pairs(self, box: Box, jobs: Bools | None = None) -> WorkerPairs:
         """Return the worth in a box of the workers of some jobs, by default of all."""
         if jobs is None:
-            kinds, rows = np.arange(len(self._job)), np.arange(len(self._key))
+            kinds, rows = np.arange(len(self.job_of_kind)), np.arange(len(self._key))
         else:
-            kinds = np.flatnonzero(jobs[self._job])
-            affected = np.zeros(len(self._key), dtype=bool)
-            for job in np.flatnonzero(jobs).tolist():
-                affected[self._rows_of(job)] = True
-            rows = np.flatnonzero(affected)
-        place = np.full(len(self._job), -1)
+            kinds = np.flatnonzero(jobs[self.job_of_kind])
+            rows, start = self._used_rows
+            of_jobs = [rows[start[j] : start[j + 1]] for j in np.flatnonzero(jobs).tolist()]
+            rows = np.unique(joined_ints(of_jobs))
+        place = np.full(len(self.job_of_kind), -1)
         place[kinds] = np.arange(len(kinds))
-        value = np.full((len(kinds), len(self._job)), np.nan)
+        value = np.full((len(kinds), len(self.job_of_kind)), np.nan)
         ends, best = self._best_values(rows, box)
         for own, other in (ends, ends[::-1]):
             inside = place[own] >= 0
@@ -195,7 +228,7 @@ class WorkerGraph:
         pairs = value[place[own]].take(kind, axis=1)
         single = value[place[own], own]
         pairs[own[:, None] == kind] = np.nan  # workers of one gang take a GPU each
-        required = self._held[own] | box.required[self._job[own]]
+        required = self._held[own] | box.required[self.job_of_kind[own]]
         return WorkerPairs(workers, pairs, single, required)
 
     def constant(self, box: Box) -> float:
@@ -217,15 +250,15 @@ class WorkerGraph:
     def worths(self, job: int) -> Floats:
         """Return the possible worths of a job, distinct and ascending."""
         rows = self._rows_of(job)
-        first = self._worth[rows, 0][self._job[self._kind[rows, 0]] == job]
-        second = self._worth[rows, 1][self._job[self._kind[rows, 1]] == job]
+        first = self._worth[rows, 0][self.job_of_kind[self._kind[rows, 0]] == job]
+        second = self._worth[rows, 1][self.job_of_kind[self._kind[rows, 1]] == job]
         fixed = self.root.cap[job : job + 1][self._fixed_workers[job : job + 1] > 0]
         return np.unique(np.concatenate([first, second, fixed]))
 
     @property
     def job_of_worker(self) -> Ints:
         """The job of each worker in the matching, (m,)."""
-        return np.asarray(self._job[self._kind_of_worker])
+        return np.asarray(self.job_of_kind[self._kind_of_worker])
 
     def dominated(self, job: int) -> Ints:
         """Return the jobs that need not be placed if this one is not; itself first."""
@@ -235,6 +268,53 @@ class WorkerGraph:
         """Return the jobs that may be placed wherever this one is; itself first."""
         return self._dominations.dominating(job)
 
+    def by_kind(self, prices: Floats) -> Floats:
+        """Return the mean price of the workers of each kind: it proves as much for all of them."""
+        total = np.bincount(self._kind_of_worker, prices, len(self.number))
+        return np.asarray(total / np.maximum(self.number, 1))
+
+    def gang_seats(self) -> GangSeats:
+        """Return where the workers of pending gangs may sit, by the groups that are kept."""
+        pending = (self.workers > 1) & (self.own_kind >= 0)
+        used, side = np.nonzero(pending[self.job_of_kind[self._kind[self._used]]])
+        row = self._used[used]
+        once = (self._kind[row, 0] != self._kind[row, 1]) | (side == 0)
+        row, side = row[once], side[once]
+        gang = self.job_of_kind[self._kind[row, side]]
+        worth, variant = self._worth[row, side], self._variant[row, side]
+        order = np.lexsort((-worth, variant, gang))
+        row, side = row[order], side[order]
+        own, other = self._kind[row, side], self._kind[row, 1 - side]
+        return GangSeats(
+            gang=np.flatnonzero(pending),
+            start=np.searchsorted(gang[order], np.arange(len(self.workers) + 1)),
+            worth=worth[order],
+            variant=variant[order],
+            partner=np.where(own == other, -1, other),
+            partner_worth=self._worth[row, 1 - side],
+            partner_variant=self._variant[row, 1 - side],
+            cost=self._cost[self._group[row]],
+        )
+
+    def keep(self, box: Box, prices: Floats, price: float, most: float) -> None:
+        """Forget the groups outside a box, and those whose plans are worth so much less.
+
+        Parameters
+        ----------
+        box : Box
+            A box that all other boxes are parts of from now on.
+        prices : (kinds,) float
+        price : float
+            Prices of workers and GPUs that prove a bound on all plans of the box.
+        most : float
+            Only groups with which a plan may be this near to the bound are kept. Matchings may
+            still take the others where the values of their workers are not asked for again.
+        """
+        kind, rows = self._kind[self._used], self._used
+        paid = prices[kind[:, 0]] + np.where(kind[:, 0] == kind[:, 1], 0.0, prices[kind[:, 1]])
+        self._used = rows[paid + price - self._values(rows, box) <= most]
+        self._used_rows = self._by_job(self._used)
+
     def variants(self, job: int) -> Ints:
         """Return the variants that a job may have."""
         return np.unique([k for k, v in enumerate(self.groups.variants) if v.job == job])
@@ -243,11 +323,15 @@ class WorkerGraph:
         """Return the groups that a matching of workers takes, the best of a box for each pair."""
         lead = np.flatnonzero(mate >= np.arange(len(mate)))
         ends = np.sort(self._kind_of_worker[np.stack([lead, mate[lead]])], axis=0)
-        row = self._best_rows(ends[0] * len(self._job) + ends[1], box)
+        row = self._best_rows(ends[0] * len(self.job_of_kind) + ends[1], box)
         worth = self._worth[row]
         kind, member = self._kind[row], np.ones(worth.shape, dtype=bool)
         member[:, 1] = kind[:, 0] != kind[:, 1]
-        job, worth, variant = self._job[kind[member]], worth[member], self._variant[row][member]
+        job, worth, variant = (
+            self.job_of_kind[kind[member]],
+            worth[member],
+            self._variant[row][member],
+        )
         n = len(self.workers)
         least = np.where(self._fixed_workers > 0, self.root.cap, np.inf)
         np.minimum.at(least, job, worth)
@@ -283,16 +367,27 @@ class WorkerGraph:
         self._group, self._kind = usable[order], kind[order]
         self._key = self._kind[:, 0] * len(names) + self._kind[:, 1]
         self._worth, self._variant = worth[ends][order], groups.variant[ends][order]
-        self._job, held_class = np.divmod(names, len(self._available) + 1)
+        self.job_of_kind, held_class = np.divmod(names, len(self._available) + 1)
         self._held = held_class > 0
-        number = np.where(self._held, self._available[held_class - 1], self.workers[self._job])
+        number = np.where(
+            self._held, self._available[held_class - 1], self.workers[self.job_of_kind]
+        )
+        self.number = number
         self._kind_of_worker = np.repeat(np.arange(len(names)), number)
-        both = self._job[self._kind].T.ravel()
-        self._row_order = np.argsort(both, kind="stable") % max(1, len(self._key))
-        self._row_start = np.searchsorted(np.sort(both), np.arange(len(self.workers) + 1))
+        self.own_kind = np.full(len(self.workers), -1)
+        self.own_kind[self.job_of_kind[~self._held]] = np.flatnonzero(~self._held)
+        self._rows = self._used_rows = self._by_job(np.arange(len(self._key)))
+        self._used: Ints = np.arange(len(self._key))
+
+    def _by_job(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return rows by the jobs that they hold, and where those of each job start."""
+        job = self.job_of_kind[self._kind[rows]].T.ravel()
+        start = np.searchsorted(np.sort(job), np.arange(len(self.workers) + 1))
+        return np.tile(rows, 2)[np.argsort(job, kind="stable")], start
 
     def _rows_of(self, job: int) -> Ints:
-        return self._row_order[self._row_start[job] : self._row_start[job + 1]]
+        rows, start = self._rows
+        return rows[start[job] : start[job + 1]]
 
     def _root(self, worth: Floats) -> Box:
         """Return the box of all plans, with worths capped by those of the fixed workers."""
@@ -318,7 +413,7 @@ class WorkerGraph:
         variants = np.bincount([v.job for v in self.groups.variants], minlength=n)
         open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
         alike = np.where(open_, packed(np.stack([jobs.workload, jobs.workers], axis=1)), -1)
-        job = self._job[self._kind]
+        job = self.job_of_kind[self._kind]
         partner = np.where(self._held[self._kind], n + self._kind, job)
         partner[self._kind[:, 0] == self._kind[:, 1]] = ALONE
         worth = np.unique(self._worth, return_inverse=True)[1].reshape(job.shape)
@@ -343,7 +438,7 @@ class WorkerGraph:
 
     def _values(self, rows: Ints, box: Box) -> Floats:
         """Return the value of the groups of these rows in a box, NaN if they are outside."""
-        job = self._job[self._kind[rows]]
+        job = self.job_of_kind[self._kind[rows]]
         worth, variant = self._worth[rows], self._variant[rows]
         inside = (worth >= box.floor[job]) & ~box.excluded[job]
         inside &= (box.variant[job] == ANY) | (box.variant[job] == variant)

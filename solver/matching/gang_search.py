@@ -12,7 +12,13 @@ taken (strong branching); the losses of a gang's boxes are remembered and decide
 
 *Plans* come from boxes whose matching is a plan, and from *dives*: all gangs are fixed as in a
 box's matching (placed if most of their workers are, at the pace of the slowest), which frees the
-other workers to pair where they gain most; this repeats until plans get no better.
+other workers to pair where they gain most; this repeats until plans get no better. The first plans
+are sought by *plunging*: one gang after the other is settled as its boxes lose least, with a dive
+from each.
+
+*Narrowing.* The prices of a box's matching show which choices of single gangs are worse than the
+best plan (see ``narrowing``). They leave the box and its parts before these are matched, and the
+box is matched again if its matching made such a choice.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import OutOfTimeError
 from dovetail.formulations.programs.worker_graph import Box, Seats, WorkerGraph, WorkerPairs
 from dovetail.instances.plan import Stopped
+from dovetail.solver.matching.narrowing import KindPrices, Narrowing, is_outside
 from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.rematching import Rematching
 from dovetail.solver.pairing.result import Prices
@@ -40,6 +47,9 @@ _DIVE_EVERY = 10
 """Boxes split between two dives."""
 
 _DIVE_STEPS = 8
+
+_NARROWINGS = 3
+"""How often a box is narrowed and matched again before it is split."""
 
 _TRIED = 6
 """Maximum number of splits tried for one box."""
@@ -97,6 +107,7 @@ class _Bounded:
     box: Box = field(compare=False)
     seats: Seats = field(compare=False)
     start: PriceStart | None = field(compare=False)
+    prices: KindPrices | None = field(compare=False)
     matcher: _Matcher = field(compare=False)
 
     @property
@@ -170,6 +181,7 @@ class GangSearch:
         self._gang = graph.workers > 1
         self._bound_left = -math.inf
         self._boxes = 0
+        self._narrowing = Narrowing(graph)
         self._losses: dict[tuple[int, str], _Losses] = {}
 
     def run(self, prices: Prices | None = None) -> Maximum:
@@ -185,11 +197,14 @@ class GangSearch:
         root = self._bounded_cold(self._graph.root, math.inf, prices)
         if root is not None:
             prices = root.matcher.rematching.first.prices
-            self._dive(root)
+            self._plunge(root)
             waiting.append(root)
-        parted = 0
+        parted, known = 0, -math.inf
         while waiting and not self._closed(waiting[0].bound) and not self._limits.passed:
             parted += 1
+            if root is not None and self._value > known:
+                known = self._value
+                self._forget(root)
             self._limits.report(self._value, max(self._bound_left, waiting[0].bound))
             for child in self._children(heapq.heappop(waiting)):
                 if parted % _DIVE_EVERY == 0:
@@ -232,11 +247,20 @@ class GangSearch:
         if found.status == "unknown":
             self._bound_left = max(self._bound_left, bound)
             return None
-        return self._kept(box, found.mate, bound, matcher.rematching.start, matcher)
+        again = matcher.rematching
+        return self._kept(box, found.mate, bound, again.start, again.prices, matcher)
 
     def _bounded(self, box: Box, parent: _Bounded) -> _Bounded | None:
-        """Bound a box and keep its matching if it is a plan; None if there is no matching."""
+        """Bound a part of a box, and keep its matching if it is a plan.
+
+        Only the part of it in which plans may be better than the best one is bounded; None if there
+        is none, or no matching.
+        """
         matcher = parent.matcher
+        left = self._left(box, parent)
+        if left is None:
+            return None
+        box = left
         if parent.start is None or not matcher.turn_to(box):
             return self._bounded_cold(box, parent.bound)
         try:
@@ -247,20 +271,54 @@ class GangSearch:
         if found is None:
             return None
         bound = self._bound_of(box, found.bound, parent.bound)
-        return self._kept(box, found.mate, bound, found.start, matcher)
+        return self._kept(box, found.mate, bound, found.start, found.prices, matcher)
 
     def _bound_of(self, box: Box, of_matchings: float, above: float) -> float:
         """Return the bound on the plans of a box, at most that of its parent."""
         return min(above, self._whole_units(of_matchings + self._graph.constant(box)))
 
     def _kept(
-        self, box: Box, mate: Ints, bound: float, start: PriceStart | None, matcher: _Matcher
+        self,
+        box: Box,
+        mate: Ints,
+        bound: float,
+        start: PriceStart | None,
+        prices: Prices | None,
+        matcher: _Matcher,
     ) -> _Bounded:
         """Return a bounded box; its matching is kept if it is the best plan so far."""
         self._boxes += 1
         seats = self._graph.seats(mate, box)
         self._keep(seats)
-        return _Bounded((-bound, self._boxes), box, seats, start, matcher)
+        priced = None if prices is None else KindPrices.of(self._graph, box, prices)
+        return _Bounded((-bound, self._boxes), box, seats, start, priced, matcher)
+
+    def _left(self, box: Box, parent: _Bounded) -> Box | None:
+        """Return the part of a box in which plans may be better than the best one."""
+        if parent.prices is None:
+            return box
+        run = parent.matcher.rematching.run
+        return self._narrowing.narrowed(box, parent.prices, self._value, run)
+
+    def _narrowed(self, found: _Bounded) -> _Bounded | None:
+        """Return a box without what cannot be better than the best plan; None if that is all."""
+        for _ in range(_NARROWINGS):
+            left = self._left(found.box, found)
+            if left is None:
+                return None
+            if not is_outside(found.seats, found.box, left, self._graph.workers):
+                return replace(found, box=left)
+            again = self._bounded(left, found)
+            if again is None or self._closed(again.bound):
+                return None
+            found = again
+        return found
+
+    def _forget(self, root: _Bounded) -> None:
+        """Take from the graph what no plan takes that is better than the best one."""
+        left = self._left(root.box, root)
+        if left is not None and root.prices is not None:
+            self._narrowing.forget(left, root.prices, self._value)
 
     def _whole_units(self, bound: float) -> float:
         """Return the largest value that a plan can have under a bound."""
@@ -289,6 +347,19 @@ class GangSearch:
                 return
             best = found
 
+    def _plunge(self, root: _Bounded) -> None:
+        """Settle one gang after the other as its boxes lose least, and dive from each box."""
+        found: _Bounded | None = root
+        while found is not None and not self._limits.passed:
+            self._dive(found)
+            narrower = self._narrowed(found)
+            splits = [] if narrower is None else self._splits(narrower)
+            if narrower is None or not splits:
+                return
+            children = self._tried(narrower, splits[0]).children
+            open_ = [child for child in children if not self._near(child.bound)]
+            found = max(open_, key=lambda child: child.bound, default=None)
+
     def _settled(self, found: _Bounded) -> Box:
         """Return the box of the plans in which all gangs are as in a matching."""
         box, seats, gang = found.box, found.seats, self._gang
@@ -305,6 +376,10 @@ class GangSearch:
 
     def _children(self, parent: _Bounded) -> Sequence[_Bounded]:
         """Split a box by the most promising split; return the remaining boxes."""
+        narrower = self._narrowed(parent)
+        if narrower is None:
+            return []
+        parent = narrower
         splits = self._splits(parent)
         if not splits:  # the matching is a plan; time or rounding kept it from being proven best
             self._bound_left = max(self._bound_left, parent.bound)

@@ -59,6 +59,7 @@ from dovetail.solver.pairing.compilation import (
     quickest,
 )
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
+from dovetail.solver.pairing.gang_options import options_left
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import PriceStart, known, sampled
@@ -209,6 +210,11 @@ def compile_kernels() -> None:
         searched(problem, compiled, 0.0, UNLIMITED)
     asks = Asks(np.ones(1, dtype=np.int64), np.ones(1), np.ones(1))
     GpuPrice(layout([0.0], asks, compiled), asks, run=compiled)
+    none, nothing, no = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
+    compiled(options_left)(
+        none, none, nothing, none, none, nothing, none, nothing, none, none, np.ones(1, np.int64),
+        none, nothing, 0.0, 0.0, nothing, nothing, none, no, no,
+    )  # fmt: skip
     keep()
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError
-from dovetail.solver.pairing import dense
+from dovetail.solver.pairing import blossom, dense
 from dovetail.solver.pairing.arguments import checked
 from dovetail.solver.pairing.capacity import least_bound, merged, solve_prices
+from dovetail.solver.pairing.compilation import KernelCompiler
 from dovetail.solver.pairing.matching import matching_of, of_only_class, quickest_run, searched
 from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.result import Prices
@@ -41,11 +42,14 @@ class Rematched:
         A proven bound on the value of every matching.
     start : PriceStart
         The start for the next problem.
+    prices : Prices
+        Prices that prove a bound on every matching, alone (see ``Rematching.prices``).
     """
 
     mate: Ints
     bound: float
     start: PriceStart
+    prices: Prices
 
 
 class Rematching:
@@ -64,6 +68,8 @@ class Rematching:
         The solution of the first problem.
     start : PriceStart or None
         The start for the next problem; None if there are no jobs.
+    prices : Prices or None
+        The prices of the first problem, see ``Rematched``.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Rematching:
         self._budget = budget
         self._whole = search.whole
         self._solvers = search.solvers
+        self.prices = self._prices(search.main[0]) if search.main else None
 
     def revalue(
         self, jobs: Ints, pair_value: Floats, single_value: Floats, required: Bools
@@ -140,7 +147,26 @@ class Rematching:
                 return None
             best = of_only_class(bracket)
             mate = merged(solver, best, whole.limit)
-        return Rematched(mate, bracket.bound2 / (2 * whole.scale), _start(best.best))
+        bound = bracket.bound2 / (2 * whole.scale)
+        return Rematched(mate, bound, _start(best.best), self._prices(best.best))
+
+    @property
+    def run(self) -> KernelCompiler:
+        """How the kernels of the last problem were run."""
+        (solver,) = self._solvers
+        return solver.run
+
+    def _prices(self, tangent: Tangent) -> Prices:
+        """Return the duals with those of blossoms laid on their jobs, half on either end of a pair.
+
+        The prices of all jobs and of all GPUs together bound every matching.
+        """
+        (solver,) = self._solvers
+        around, total = blossom.nested(tangent.parent, tangent.dual, solver.run)
+        inside = around[: len(solver)]
+        laid2 = 2 * tangent.potential + np.where(inside >= 0, total[inside], 0)
+        scale = self._whole.scale
+        return Prices(tangent.price / scale, laid2 / (4 * scale))
 
 
 def _start(tangent: Tangent) -> PriceStart:
