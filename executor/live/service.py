@@ -33,9 +33,8 @@ from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.requests.notifying import Notifier
 from dovetail.executor.live.requests.service_api import ServiceApi
-from dovetail.executor.live.rounds.deciding import Decider
+from dovetail.executor.live.rounds.deciding import Decider, GuardedPolicy
 from dovetail.executor.live.rounds.gathering import Gatherer, GatherOptions
-from dovetail.executor.live.rounds.guarded_policy import GuardedPolicy
 from dovetail.executor.live.rounds.previews import Previews
 from dovetail.executor.live.troubles import AGAIN_S
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool

@@ -1,20 +1,205 @@
-"""Records of the repository, made from rates and readings of devices."""
+"""Rates and tail latencies from what runs report, and the records that are made of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from statistics import fmean, pvariance
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from statistics import fmean, median, pvariance, stdev
 from typing import Final, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.live.observation.rates import Rate
-from dovetail.executor.pools.pool import Usage
+from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.pools.progress_hook.dovetail_progress import BUCKETS, latency_at
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS, Metrics
 from dovetail.instances.slowdowns.entry import SharingMode
+
+PIECES: Final = 8
+"""Number of pieces of about equal length into which a time span is cut."""
+
+_LEAST_PIECES: Final = 4
+_MEDIAN_OVER_MEAN: Final = math.sqrt(math.pi / 2)
+_at_s = attrgetter("at_s")
+
+
+class Sample(NamedTuple):
+    """A reading: ``iterations`` had been counted when the last of them ended at ``at_s``."""
+
+    at_s: float
+    iterations: float
+
+
+class Rate(NamedTuple):
+    """Iterations per second over a time span.
+
+    Attributes
+    ----------
+    per_s : float
+        The median over the pieces, which pauses (an evaluation, a checkpoint) do not change.
+    noise : float
+        Relative standard error of ``per_s``; infinite if there are too few pieces.
+    drift : float
+        The median of the second half over the median of the first, less 1; infinite if there are
+        too few pieces.
+    iterations, seconds : float
+        Number of counted iterations, and the time they took.
+    """
+
+    per_s: float
+    noise: float
+    drift: float
+    iterations: float
+    seconds: float
+
+
+def rate_of(samples: Sequence[Sample], since_s: float) -> Rate | None:
+    """Return the rate over the samples from ``since_s`` on; None if they show no progress.
+
+    The noise is the standard error of a median of independent pieces (batch means: Law and
+    Kelton, Simulation Modeling and Analysis), ``sqrt(pi / 2) s / sqrt(n)`` for a normal
+    distribution.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        Samples in strict order of time.
+    since_s : float
+        Earlier samples are ignored.
+    """
+    ends = _ends(samples, since_s)
+    rates = [
+        (after.iterations - before.iterations) / (after.at_s - before.at_s)
+        for before, after in pairwise(ends)
+    ]
+    if not rates or median(rates) <= 0:
+        return None
+    whole = Sample(ends[-1].at_s - ends[0].at_s, ends[-1].iterations - ends[0].iterations)
+    return Rate(median(rates), _noise(rates), _drift(rates), whole.iterations, whole.at_s)
+
+
+def _ends(samples: Sequence[Sample], since_s: float) -> list[Sample]:
+    """Return the samples that delimit the pieces: the first at or after each of equal steps.
+
+    If iterations are longer than a step, there are fewer pieces.
+    """
+    first, last = bisect_left(samples, since_s, key=_at_s), len(samples) - 1
+    if first >= last:
+        return []
+    begin_s, length_s = samples[first].at_s, samples[last].at_s - samples[first].at_s
+    steps = (begin_s + length_s * k / PIECES for k in range(1, PIECES))
+    inner = {bisect_left(samples, step_s, first + 1, last, key=_at_s) for step_s in steps}
+    return [samples[k] for k in sorted({first, last} | inner)]
+
+
+def _noise(rates: Sequence[float]) -> float:
+    if len(rates) < _LEAST_PIECES:
+        return math.inf
+    return _MEDIAN_OVER_MEAN * stdev(rates) / math.sqrt(len(rates)) / median(rates)
+
+
+def _drift(rates: Sequence[float]) -> float:
+    half = len(rates) // 2
+    if len(rates) < _LEAST_PIECES or median(rates[:half]) <= 0:
+        return math.inf
+    return median(rates[-half:]) / median(rates[:half]) - 1
+
+
+LEAST_LATENCIES: Final = 500
+"""The fewest latencies that give a 99th percentile: five are above it."""
+
+_QUANTILE: Final = 0.99
+_MOST_READINGS: Final = 256
+_BUCKETS: Final = frozenset(range(BUCKETS))
+
+
+class LatencyTail(NamedTuple):
+    """The 99th percentile of latencies.
+
+    Attributes
+    ----------
+    p99_s : float
+        In seconds, to within the width of a bucket, 2.2 %.
+    least_s : float
+        A lower bound on it at two standard deviations.
+    """
+
+    p99_s: float
+    least_s: float
+
+
+class _TailReading(NamedTuple):
+    at_s: float
+    counts: Mapping[int, int]
+
+
+class Tails:
+    """The histograms that a run has reported; the difference of two covers a time span."""
+
+    def __init__(self) -> None:
+        self._readings: list[_TailReading] = []
+
+    @property
+    def reported(self) -> bool:
+        """Whether any latency was reported."""
+        return bool(self._readings and self._readings[-1].counts)
+
+    def note(self, at_s: float, ranks: Sequence[Progress | None]) -> None:
+        """Add a later report of all ranks of a run.
+
+        It is ignored if a rank reports nothing: that rank's earlier latencies would later seem to
+        arrive all at the same time.
+        """
+        if any(rank is None for rank in ranks):
+            return
+        counts: Counter[int] = Counter()
+        for rank in ranks:
+            counts.update(dict(rank.latencies) if rank else {})
+        self._readings.append(_TailReading(at_s, counts))
+        if len(self._readings) > _MOST_READINGS:
+            del self._readings[1:-1:2]
+
+    def clear(self) -> None:
+        """Forget all reports, because another process begins to count."""
+        self._readings.clear()
+
+    def since(self, since_s: float) -> LatencyTail | None:
+        """Return the tail of the latencies reported since then; None if they are too few."""
+        first = bisect_left(self._readings, since_s, key=_at_s)
+        if first >= len(self._readings):
+            return None
+        counts = Counter(self._readings[-1].counts)
+        counts.subtract(self._readings[first].counts)
+        return tail_of(counts)
+
+
+def tail_of(counts: Mapping[int, int]) -> LatencyTail | None:
+    """Return the tail of a histogram; None if it has too few latencies or is invalid.
+
+    The bound holds for any distribution of latencies: the number of n independent latencies below
+    the quantile p is binomial, with mean n p and standard deviation sqrt(n p (1 - p)) (Conover,
+    Practical Nonparametric Statistics, section 3.2). Within a bucket, latencies are assumed to be
+    spread evenly on a logarithmic scale.
+    """
+    total = sum(counts.values())
+    if total < LEAST_LATENCIES or min(counts.values()) < 0 or not counts.keys() <= _BUCKETS:
+        return None
+    rank = _QUANTILE * total
+    spread = math.sqrt(rank * (1 - _QUANTILE))
+    return LatencyTail(_latency_of_rank(counts, rank), _latency_of_rank(counts, rank - 2 * spread))
+
+
+def _latency_of_rank(counts: Mapping[int, int], rank: float) -> float:
+    buckets = sorted(counts)
+    up_to = list(accumulate(counts[bucket] for bucket in buckets))
+    k = bisect_left(up_to, rank)
+    return latency_at(buckets[k] + 1 - (up_to[k] - rank) / counts[buckets[k]])
+
 
 _MOST: Final = 1e15
 _LEAST: Final = 1e-9

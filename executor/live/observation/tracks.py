@@ -11,9 +11,14 @@ from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.job_beliefs import JobBeliefs, workload_name
-from dovetail.executor.live.observation.rates import Rate, Sample, rate_of
-from dovetail.executor.live.observation.records import Period
-from dovetail.executor.live.observation.tails import LatencyTail, Tails
+from dovetail.executor.live.observation.records import (
+    LatencyTail,
+    Period,
+    Rate,
+    Sample,
+    Tails,
+    rate_of,
+)
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import SoloProfile

@@ -4,7 +4,7 @@
 
 - for a run that is being profiled: ``Profiled`` once its rate is steady, ``ProfileFailed`` if it
   cannot be measured (``profiles``);
-- for runs that share a device: ``Measured`` for each window (``windows``);
+- for runs that share a device: ``Measured`` for each window (``measurements``);
 - for a run over its gSLA for longer than a window: ``StopDecided`` for the newest of the runs that
   share, and ``Separated`` for the pairs that may not share again (``breaches``);
 - for a run that loaded a library: ``LibrarySeen``, and ``StopDecided`` if its share is wrong.
@@ -24,16 +24,16 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED
 from dovetail.executor.live.live import Live
-from dovetail.executor.live.observation.breaches import breaches
-from dovetail.executor.live.observation.profiles import (
+from dovetail.executor.live.observation.conclusions import (
+    breaches,
     ended_profiles,
     grown_profiles,
+    measurements,
     profiles,
     renewed_profiles,
 )
 from dovetail.executor.live.observation.records import power_w
 from dovetail.executor.live.observation.tracks import Track, Tracks, WatchOptions
-from dovetail.executor.live.observation.windows import measurements
 from dovetail.executor.live.readings import RunReading
 from dovetail.executor.pools.pool import Progress
 from dovetail.instances._record import IDLE

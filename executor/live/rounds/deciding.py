@@ -1,22 +1,29 @@
-"""Rounds of the live service: when a decision is due, and how it is carried out."""
+"""Rounds of the live service: when a decision is due, and how it is carried out.
+
+Some jobs start before the policy's choice, so that their workloads are profiled: until a workload
+has a profile, none of its jobs may share and their length is unknown. The first job of a workload
+is therefore worth more than a policy that compares lengths can see.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Final
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import WorkloadKey
+from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.live import Live
-from dovetail.executor.live.rounds.fair_share import without_unfair_stops
+from dovetail.executor.live.rounds.fair_share import turns, without_unfair_stops
 from dovetail.executor.live.rounds.gathering import Gatherer
-from dovetail.executor.live.rounds.guarded_policy import AGAIN_S, GuardedPolicy, asked
 from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.live.rounds.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.rounds.starts import (
     CannotStartError,
     in_groups,
@@ -29,10 +36,173 @@ from dovetail.executor.live.rounds.starts import (
 from dovetail.executor.second_opinion import unlawful
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.solver.policies.policy import Decision, Start, objective_of
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.policy import NOTHING, Decision, Policy, Start, decided, objective_of
 from dovetail.solver.policies.registry import policy_named
-from dovetail.solver.policies.services import services_kept
-from dovetail.solver.policies.state import Reservation
+from dovetail.solver.policies.services import services_first, services_kept
+from dovetail.solver.policies.state import Reservation, State
+
+AGAIN_S: Final = 60.0
+"""Seconds after which a policy that failed is asked again, unless something happens earlier."""
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+
+class GuardedPolicy:
+    """A policy by name; a decision that fails changes nothing.
+
+    Policies remember data by GPU and workload of one state object. When the state is replaced by
+    another object, the policy is replaced too.
+
+    Parameters
+    ----------
+    name : str
+        Name and options, as in ``policy_named``.
+
+    Attributes
+    ----------
+    trouble : str
+        Why the last decision failed; empty if it did not.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is no such policy.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.trouble = ""
+        self._policy = policy_named(name)
+        self._state: State | None = None
+
+    def decide(self, state: State) -> Decision:
+        """Return the policy's decision."""
+        if state is not self._state:
+            self._policy, self._state = policy_named(self.name), state
+        try:
+            decision = asked(self._policy, state)
+        except Exception as error:
+            _LOG.exception("the policy failed")
+            self.trouble = f"the policy failed: {error}"
+            return NOTHING._replace(wake_s=state.now + AGAIN_S, reserved=state.reserved)
+        self.trouble = ""
+        return decision
+
+    def starts(self, state: State) -> tuple[Start, ...]:
+        """Return the starts of a new policy of this name on devices that are not reserved.
+
+        Starts for which the policy would stop jobs are left out.
+        """
+        try:
+            decision = services_first(state) or asked(policy_named(self.name), state)
+        except Exception:
+            # It will fail again when it decides, and that is reported.
+            return ()
+        taken = state.reserved_gpus.union(*(job.gpus for job in decision.stops))
+        starts = (start for start in decision.starts if start.job not in decision.stops)
+        return tuple(start for start in starts if taken.isdisjoint(start.gpus))
+
+
+def asked(policy: Policy, state: State) -> Decision:
+    """Return a policy's decision; nothing if the pool has no devices yet."""
+    return decided(policy, state) if len(state.machines) else NOTHING
+
+
+PROFILING_PART: Final = 4
+"""At most one part in ``PROFILING_PART`` of the devices' time is used for such profiles."""
+
+
+def first_starts(
+    machine: StateMachine, state: State, looks: ProfilingQueue, policy: GuardedPolicy
+) -> Generator[tuple[Sequence[Start], bool]]:
+    """Yield the starts that come before the policy's choice; True marks starts for a profile.
+
+    The caller enters the starts into the state before it asks for the next.
+    """
+    due: list[Start] = []
+
+    def chosen(state: State) -> Sequence[Start]:
+        due[:] = looks.due(state)
+        return due or policy.starts(state)
+
+    competed = False
+    for starts in turns(machine, state, chosen):
+        competed = True
+        yield starts, bool(due)
+    if not competed:
+        yield list(looks.due(state)), True
+
+
+class ProfilingQueue:
+    """Finds the job to profile next, if any.
+
+    It is the first submitted job among workloads without a started job, if there are idle devices
+    that are not reserved for its whole gang, and more ranks wait than devices are idle. A profile
+    closes its devices to other jobs for up to ``look_s``; the next profile waits until this is at
+    most one part in ``PROFILING_PART`` of the time of all devices since then.
+
+    Parameters
+    ----------
+    machine : StateMachine
+        Jobs and devices; only read.
+    look_s : float
+        The longest duration of a profile, in seconds.
+    """
+
+    def __init__(self, machine: StateMachine, look_s: float) -> None:
+        self._machine = machine
+        self._look_s = look_s
+        self._next_s = -math.inf
+        self._begun = {job.spec.key for job in machine.jobs.values() if job.runs}
+
+    def due(self, state: State) -> Iterator[Start]:
+        """Yield at most one start, of the job to profile next."""
+        self.begin(self._machine.holding.values())  # an earlier service may have started them
+        idle = sum(state.idle_count)
+        if not idle or state.now < self._next_s or not _more_wait(state, idle):
+            return
+        draft = Draft(state)
+        for live in self._first_jobs():
+            job = state.pending.get(live.sequence)
+            gpus = idle_gpus(draft, job) if job is not None else None
+            if job is not None and gpus is not None and state.reserved_gpus.isdisjoint(gpus):
+                yield Start(job, tuple(gpus))
+                return
+
+    def begin(self, jobs: Iterable[LiveJob]) -> None:
+        """Note that jobs were started, for a profile or by the policy."""
+        self._begun.update(job.spec.key for job in jobs)
+
+    def note(self, start: Start, state: State) -> None:
+        """Note that a profile has begun."""
+        closed_s = start.job.workers * self._look_s
+        self._next_s = state.now + PROFILING_PART * closed_s / len(state.machines)
+
+    def _first_jobs(self) -> list[LiveJob]:
+        first: dict[WorkloadKey, LiveJob] = {}
+        for live in self._machine.queued.values():
+            key = live.spec.key
+            if live.state is JobState.SUBMITTED and key not in self._begun and not live.runs:
+                earlier = first.setdefault(key, live)
+                first[key] = min(live, earlier, key=_sequence)
+        return sorted(first.values(), key=_sequence)
+
+
+def _more_wait(state: State, idle: int) -> bool:
+    """Return whether more ranks wait than devices are idle."""
+    wanted = 0
+    for job in state.pending.values():
+        wanted += job.workers
+        if wanted > idle:
+            return True
+    return False
+
+
+def _sequence(live: LiveJob) -> int:
+    return live.sequence
+
 
 REST: Final = 4.0
 """After a decision, the service's thread does other things for this many times its length."""
@@ -50,8 +220,6 @@ _QUIET: Final = frozenset(
     }
 )
 _PATIENT: Final = _QUIET | {"submitted"}
-
-_LOG: Final = logging.getLogger("dovetail.live")
 
 
 class Decider:

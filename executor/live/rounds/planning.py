@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from dovetail.executor.live.rounds.taking_part import MOST_IN_ROUND
+from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
 from dovetail.executor.state_instance import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.objectives import job_values

@@ -14,6 +14,7 @@ from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
 from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.job_beliefs import workload_name
+from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
 from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.executor.live.rounds.starts import (
     CannotStartError,
@@ -22,7 +23,6 @@ from dovetail.executor.live.rounds.starts import (
     refusal,
     reservations,
 )
-from dovetail.executor.live.rounds.taking_part import MOST_IN_ROUND
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.rounds.profiling_queue import ProfilingQueue
+from dovetail.executor.live.rounds.deciding import ProfilingQueue
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance

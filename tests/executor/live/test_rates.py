@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.executor.live.observation.rates import Sample, rate_of
+from dovetail.executor.live.observation.records import Sample, rate_of
 
 
 def even(rate, seconds, start_s=0.0, step_s=1.0):

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from dovetail.executor.jobs import events
-from dovetail.executor.live.observation.recorder import Recorder
+from dovetail.executor.live.observation.learning import Recorder
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -127,7 +127,7 @@ def test_one_that_others_are_writing_delays_nothing(repository, tmp_path):
 
 KILLED = """
     import os, signal, sys
-    from dovetail.executor.live.observation.recorder import Recorder
+    from dovetail.executor.live.observation.learning import Recorder
     from dovetail.instances.datasets import Repository
     from tests.executor.live.test_recorder import MEASURED, PROFILED
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat
-from dovetail.executor.live.observation.rates import Rate
 from dovetail.executor.live.observation.records import (
     Period,
+    Rate,
     Slowed,
     measurement,
     moment,

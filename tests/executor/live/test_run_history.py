@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.executor.jobs.live_jobs import LiveJob, Step
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.rounds.policy_jobs import RunHistory
+from dovetail.executor.live.rounds.policy_view import RunHistory
 
 from .telling import spec
 

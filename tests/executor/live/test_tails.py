@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dovetail.executor.live.observation.tails import LEAST, Tails, tail_of
+from dovetail.executor.live.observation.records import LEAST_LATENCIES, Tails, tail_of
 from dovetail.executor.pools.pool import Progress
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 
@@ -30,7 +30,7 @@ def progress(latencies):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("size", [LEAST, 5_000, 100_000])
+@pytest.mark.parametrize("size", [LEAST_LATENCIES, 5_000, 100_000])
 def test_a_p99_is_numpy_s_to_within_a_bucket(name, size):
     latencies = DRAWS[name](np.random.default_rng(7), size)
     found = tail_of(counted(latencies))
@@ -74,11 +74,11 @@ def test_all_ranks_count_and_one_that_is_silent_is_waited_for():
 
 
 def test_too_few_latencies_and_histograms_that_cannot_be_are_no_tail():
-    assert tail_of({3: LEAST - 1}) is None
+    assert tail_of({3: LEAST_LATENCIES - 1}) is None
     assert tail_of({}) is None
-    assert tail_of({3: LEAST + 1, 4: -1}) is None
-    assert tail_of({10**9: LEAST}) is None
-    assert tail_of({3: LEAST}) is not None
+    assert tail_of({3: LEAST_LATENCIES + 1, 4: -1}) is None
+    assert tail_of({10**9: LEAST_LATENCIES}) is None
+    assert tail_of({3: LEAST_LATENCIES}) is not None
 
 
 def test_long_ago_is_kept_more_coarsely():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.rounds.taking_part import taking_part
+from dovetail.executor.live.rounds.fair_share import taking_part
 from tests.executor.live.telling import ANN, spec
 
 ANY = spec()
