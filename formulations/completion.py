@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Floats, Ints, across
 from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.prices import ROUNDING, Asks, Compiler, Ends, GpuPrice, layout
 from dovetail.formulations.residents import resident_power
@@ -232,13 +232,12 @@ class Completion(JobValues):
         """Return minus the price of the GPU of each group, NaN if the group would end too late."""
         compiled = self.round
         end, running = self._ends(rows, job), compiled.jobs.running[job]
-        last, until = end.max(axis=1), self._forecast.prices.until
-        free = np.where(running, end, 0.0).max(axis=1)
-        price = np.where(
-            running.any(axis=1),
-            until(last) - until(free),
-            self._forecast.from_idle(last, self._gpu_price),
-        )
+        last, until = across(np.maximum, end), self._forecast.prices.until
+        price = np.empty(len(last))
+        joined = across(np.logical_or, running)
+        free = across(np.maximum, np.where(running[joined], end[joined], 0.0))
+        price[joined] = until(last[joined]) - until(free)
+        price[~joined] = self._forecast.from_idle(last[~joined], self._gpu_price)
         price = np.maximum(price, 0.0)  # interpolation may be off by rounding
         if self._joule_price:
             price += self._joule_price * self._added_energy(rows, job, end)
@@ -246,8 +245,8 @@ class Completion(JobValues):
         if job.shape[1] > 1:
             # A running job that ends after all others even unchanged does not count.
             counts = ~running | (self._due[job] <= self._last_s)
-            late |= (counts & (end > self._last_s)).any(axis=1)
-        return np.where(late & ~running.all(axis=1), np.nan, -price)
+            late |= across(np.logical_or, counts & (end > self._last_s))
+        return np.where(late & ~across(np.logical_and, running), np.nan, -price)
 
     def ends(self, workload: Ints, share: Ints) -> Ends | None:
         """Return what decides the values of pairs on one GPU each, or None if more does.
@@ -324,17 +323,20 @@ class Completion(JobValues):
 
     def _ends_of(self, rows: Rows, job: Ints) -> Floats:
         model = self.round.class_model[rows.gpu_class]
-        left = np.empty(job.shape)
-        for k, name in enumerate(self.round.models):
-            left[model == k] = self._left[name][job[model == k]]
+        if len(self.round.models) == 1:
+            left = self._left[self.round.models[0]][job]
+        else:
+            left = np.empty(job.shape)
+            for k, name in enumerate(self.round.models):
+                left[model == k] = self._left[name][job[model == k]]
         whole = rows.slowdown * left
         jobs = self.round.jobs
         running = jobs.running[job]
         if job.shape[1] != 2:
-            joined = np.where(running, 0.0, whole).max(axis=1, keepdims=True)
+            joined = across(np.maximum, np.where(running, 0.0, whole))[:, None]
             as_before = joined + (left - joined / rows.slowdown) * jobs.slowdown[job]
             return np.where(running & (joined < whole), np.fmin(whole, as_before), whole)
-        first = whole.min(axis=1, keepdims=True)
+        first = across(np.minimum, whole)[:, None]
         rest = np.maximum(0.0, left - first / rows.slowdown)
         # A running job continues at its measured slowdown.
         measured = jobs.slowdown[job]
@@ -346,7 +348,7 @@ class Completion(JobValues):
             | (rows.variant >= self._base)
         )
         # For a pair that already runs, the present slowdown is used.
-        both_run = running.all(axis=1, keepdims=True)
+        both_run = across(np.logical_and, running)[:, None]
         return np.where(spread | both_run, whole, end)
 
 

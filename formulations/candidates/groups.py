@@ -247,7 +247,7 @@ class Groups:
         Of every kind, the jobs that are placed first are named. The third array has the group from
         which each was made.
         """
-        shared = np.bincount(self.group_of_member, self._several, len(self)) > 0
+        shared = self._of_several
         number = np.repeat(np.arange(len(self)), np.where(shared, counts, counts > 0))
         groups = self.take(number)
         order = np.argsort(groups.job, kind="stable")
@@ -259,8 +259,9 @@ class Groups:
     @property
     def members_apart(self) -> float:
         """The number of members of the groups of ``apart``."""
+        several = self._of_several
         ways_of_size = (ways(count, twin) * count.shape[1] for _, count, twin in self._by_size())
-        return float(sum(each.sum() for each in ways_of_size))
+        return float(self.sizes[~several].sum() + sum(each.sum() for each in ways_of_size))
 
     def placed(self, counts: Ints) -> Bools:
         """Return which jobs are placed if each group is taken ``counts[g]`` times, (jobs,).
@@ -291,8 +292,8 @@ class Groups:
     def _parted(self) -> tuple[Groups, Ints]:
         """Every group of individual jobs, and the group from which each was made."""
         require_room(_APART_BYTES * self.members_apart, "the groups of single jobs")
-        nothing = np.empty(0, dtype=np.int64)
-        origin, nth = [nothing], [nothing]
+        alone = np.flatnonzero(~self._of_several)
+        origin, nth = [alone], [np.zeros(int(self.sizes[alone].sum()), dtype=np.int64)]
         for group, count, twin in self._by_size():
             row, places = products(count, twin)
             before = np.zeros(twin.shape, dtype=np.int64)
@@ -307,18 +308,19 @@ class Groups:
         return groups.take(order), made_of[order]
 
     def _by_size(self) -> Iterator[tuple[Ints, Ints, Bools]]:
-        """Yield the groups of each size, and the ways to fill them with individual jobs.
+        """Yield the groups of each size that name a kind of several jobs, and the ways to fill them.
 
         These are the number of jobs that can take each place (jobs of one kind in the order of
         their ranks), and whether a place is of the same kind as the place before it (see
         ``products``).
         """
-        spare = self.kinds.copies[self.job] - self.times + 1
-        for size in np.unique(self.sizes).tolist():
-            group = np.flatnonzero(self.sizes == size)
-            member = self.start[group][:, None] + np.arange(size)
-            twin = np.diff(self.job[member], axis=1, prepend=-1) == 0
-            yield group, np.maximum(spare, 1)[member], twin
+        several = self._of_several
+        for size in np.unique(self.sizes[several]).tolist():
+            group = np.flatnonzero(several & (self.sizes == size))
+            job = self.job[self.start[group][:, None] + np.arange(size)]
+            twin = np.diff(job, axis=1, prepend=-1) == 0
+            times = (job[:, :, None] == job[:, None, :]).sum(axis=2)
+            yield group, np.maximum(self.kinds.copies[job] - times + 1, 1), twin
 
     def _named(self, nth: Ints) -> Groups:
         """Return the groups with each member replaced by the job of this rank of its kind, (m,)."""
@@ -335,9 +337,17 @@ class Groups:
 
     def _ordered(self) -> Groups:
         """Return the groups with their members in the order of the jobs."""
-        order = np.lexsort((self.job, self.group_of_member))
+        key = self.group_of_member * len(self.round) + self.job
+        if (np.diff(key) >= 0).all():
+            return self
+        order = np.argsort(key, kind="stable")
         columns = ("variant", "job", "share", "slowdown", "gain")
         return replace(self, **{name: getattr(self, name)[order] for name in columns})
+
+    @cached_property
+    def _of_several(self) -> Bools:
+        """Which groups name a job that represents others too, (n,)."""
+        return np.bincount(self.group_of_member, self._several, len(self)) > 0
 
     @property
     def _several(self) -> Bools:

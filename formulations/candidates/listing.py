@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, across
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.columns import Columns
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
@@ -379,7 +379,7 @@ class _Lister(RowRules):
         if not self.budget.is_limited:
             yield from in_chunks(candidates.take(candidates.families()))
             return
-        promising = candidates.take(candidates.families((1 / candidates.slowdown).sum(axis=1)))
+        promising = candidates.take(candidates.families(across(np.add, 1 / candidates.slowdown)))
         for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
             if k and self.budget.passed:
                 self.complete = False
@@ -399,13 +399,14 @@ class _Lister(RowRules):
         variant = self.pool[place]
         gpu_class = candidates.gpu_class[at[0]][family]
         keep = enough(self.job[variant], self.kinds.copies)
-        keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
+        keep &= across(np.add, self.memory[variant]) <= self.room[gpu_class]
         if self.round.hosts is not None:
             keep &= self.round.hosts.bears(gpu_class, self.job[variant])
         if self.round.machines.rules.gang_sharing == "whole":
-            keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
+            same = self.workers[variant] == self.workers[variant[:, :1]]
+            keep &= across(np.logical_and, same)
         family, variant = family[keep], variant[keep]
-        several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
+        several = across(np.logical_or, self.workers[variant] > 1) | self.values.ratio
         best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
         every: list[tuple[Ints, Ints]] = []
         for nth in at:
@@ -472,7 +473,7 @@ class _Lister(RowRules):
         if not able.all():
             return self._undominated(rows.take(able))
         gain = self.values.gains(rows, job)
-        single = np.where(gang, 0.0, gain).sum(axis=1) + value
+        single = across(np.add, np.where(gang, 0.0, gain)) + value
         criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
         if self.values.ratio:
             criteria.append(rows.power_w)
@@ -483,7 +484,7 @@ class _Lister(RowRules):
     def _worth(self, rows: Rows) -> Floats:
         """Return the sum of each group's gains and its value; NaN if it is not allowed."""
         job = self.job[rows.variant]
-        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self._value(rows, job)
+        worth: Floats = across(np.add, self.values.gains(rows, job)) + self._value(rows, job)
         return worth
 
     def _value(self, rows: Rows, job: Ints) -> Floats:

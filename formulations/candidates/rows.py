@@ -231,11 +231,11 @@ def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> t
     row = np.repeat(np.arange(len(number)), number)
     rank = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number) + begin
     places = np.empty((len(row), count.shape[1]), dtype=np.int64)
-    patterns, of = np.unique(twin, axis=0, return_inverse=True)
-    of = of.reshape(-1)[row]
-    for k, pattern in enumerate(patterns):
-        which = np.flatnonzero(of == k)
-        places[which] = _taken(count[row[which]], pattern, rank[which])
+    of = twin @ (1 << np.arange(twin.shape[1]))
+    for pattern in np.unique(of).tolist():
+        among = np.flatnonzero(of == pattern)
+        which = slice(None) if len(among) == len(of) else np.flatnonzero((of == pattern)[row])
+        places[which] = _taken(count[row[which]], twin[among[0]], rank[which])
     return row, places
 
 
