@@ -308,7 +308,7 @@ class Groups:
         return groups.take(order), made_of[order]
 
     def _by_size(self) -> Iterator[tuple[Ints, Ints, Bools]]:
-        """Yield the groups of each size that name a kind of several jobs, and the ways to fill them.
+        """Yield the groups of each size that name a kind of several jobs, and ways to fill them.
 
         These are the number of jobs that can take each place (jobs of one kind in the order of
         their ranks), and whether a place is of the same kind as the place before it (see

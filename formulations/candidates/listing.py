@@ -592,10 +592,11 @@ def _jobs(groups: Groups) -> Ints:
 def _most_of_running(groups: Groups) -> Floats:
     """Return each running job's largest gain on its worst GPUs, inf for other jobs."""
     classes = len(groups.round.classes)
-    gpu_class = groups.gpu_class[groups.group_of_member]
-    key, place = np.unique(groups.job * classes + gpu_class, return_inverse=True)
+    member = np.flatnonzero(groups.round.jobs.running[groups.job])
+    gpu_class = groups.gpu_class[groups.group_of_member[member]]
+    key, place = np.unique(groups.job[member] * classes + gpu_class, return_inverse=True)
     best = np.full(len(key), -np.inf)
-    np.maximum.at(best, place, groups.gain)
+    np.maximum.at(best, place, groups.gain[member])
     most = np.full(len(groups.round), np.inf)
     np.minimum.at(most, key // classes, best)
     return np.where(groups.round.jobs.running, most, np.inf)

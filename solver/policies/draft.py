@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from operator import attrgetter
 from typing import Self
 
@@ -52,6 +53,7 @@ class Draft:
         self._pending: QueueColumns | None = None
         self._running: QueueColumns | None = None
         self._queue: QueueColumns | None = None
+        self._until_s: Floats | None = None
         if state.reserved:
             self.keep(state.reserved_gpus)
 
@@ -109,6 +111,26 @@ class Draft:
         yield from self.staying()
         for start in self._starts:
             yield start.job, start.gpus
+
+    def busy_until(self, ends: Mapping[int, float]) -> Floats:
+        """Return when each GPU is expected to be idle, -inf for idle GPUs.
+
+        Parameters
+        ----------
+        ends : mapping of int to float
+            When jobs on GPUs are expected to end, by number; for running jobs always the same.
+        """
+        if self._until_s is None:
+            running = [job for job, _ in self.staying()]
+            held, number = [job.gpus for job in running], [job.number for job in running]
+            end = np.repeat([ends[k] for k in number], list(map(len, held)))
+            self._until_s = np.full(len(self.state.machines), -np.inf)
+            np.maximum.at(self._until_s, list(chain.from_iterable(held)), end)
+        until = self._until_s.copy()
+        for start in self._starts:
+            held = list(start.gpus)
+            until[held] = np.maximum(until[held], ends[start.job.number])
+        return until
 
     def host_load(self, hosts: Hosts) -> Floats:
         """Return the load of the hosts after the steps so far, (nodes, resources)."""
@@ -209,7 +231,7 @@ class Draft:
             self._changed[gpu] = [other for other in self.residents(gpu) if other is not job]
         self._count_idle([gpu for gpu in job.gpus if self.is_idle(gpu)], 1)
         self._stops.append(job)
-        self._queue = None
+        self._queue = self._until_s = None
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
         """Return whether a job may join a GPU without a cap.

@@ -28,6 +28,8 @@ class QueueColumns(RowColumns):
         The jobs.
     number, workload, workers, weight, gsla
         As in ``Job``.
+    left_s : (n,) float
+        ``Job.remaining``.
     work_s : (n,) float
         ``waiting_work``.
     seconds : (n,) float
@@ -42,6 +44,7 @@ class QueueColumns(RowColumns):
     workers: Ints
     weight: Floats
     gsla: Floats
+    left_s: Floats
     work_s: Floats
     seconds: Floats
     gpu_time: Floats
@@ -49,14 +52,17 @@ class QueueColumns(RowColumns):
     @classmethod
     def of(cls, state: State, jobs: Sequence[Job]) -> Self:
         """Return the columns of jobs of a state."""
-        workload, workers = _ints(_WORKLOAD, jobs), workers_of(jobs)
-        weight, gsla = _floats(_WEIGHT, jobs), _floats(_GSLA, jobs)
-        work_s = waiting_work(jobs, state.now)
+        workload, workers = ints_of("workload", jobs), ints_of("workers", jobs)
+        weight, gsla = floats_of("weight", jobs), floats_of("gsla", jobs)
+        left_s = remaining_work(jobs, state.now)
+        work_s = left_s + _again(jobs, state.now)
         seconds = work_s / state.best_speed[workload]
         gpu_time = seconds * workers / np.maximum(weight, _LEAST_WEIGHT)
         those = np.fromiter(jobs, dtype=object, count=len(jobs))
-        number = _ints(_NUMBER, jobs)
-        return cls(those, number, workload, workers, weight, gsla, work_s, seconds, gpu_time)
+        number = ints_of("number", jobs)
+        return cls(
+            those, number, workload, workers, weight, gsla, left_s, work_s, seconds, gpu_time
+        )
 
     def __len__(self) -> int:
         return len(self.number)
@@ -72,13 +78,8 @@ class QueueColumns(RowColumns):
 
 def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
     """Return ``Job.remaining`` of each job, (n,)."""
-    return np.asarray(np.maximum(LEAST_REMAINING_S, _floats(_WORK, jobs) - done_work(jobs, now)))
-
-
-def done_work(jobs: Sequence[Job], now: float) -> Floats:
-    """Return ``Job.done`` of each job, (n,)."""
-    done, rate, since = (_floats(of, jobs) for of in (_DONE, _RATE, _SINCE))
-    return done + rate * np.maximum(0.0, now - since)
+    left = floats_of("work_s", jobs) - _done_work(jobs, now)
+    return np.asarray(np.maximum(LEAST_REMAINING_S, left))
 
 
 def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
@@ -86,32 +87,34 @@ def waiting_work(jobs: Sequence[Job], now: float) -> Floats:
 
     A job that runs still is one that the decision stops, which also costs work.
     """
-    found = remaining_work(jobs, now)
-    again = np.flatnonzero(_ints(_STARTS, jobs))
+    return remaining_work(jobs, now) + _again(jobs, now)
+
+
+def ints_of(field: str, jobs: Sequence[Job]) -> Ints:
+    """Return a field of each job, (n,)."""
+    return np.fromiter(map(attrgetter(field), jobs), np.int64, len(jobs))
+
+
+def floats_of(field: str, jobs: Sequence[Job]) -> Floats:
+    """Return a field of each job, (n,)."""
+    return np.fromiter(map(attrgetter(field), jobs), np.float64, len(jobs))
+
+
+def _done_work(jobs: Sequence[Job], now: float) -> Floats:
+    """Return ``Job.done`` of each job, (n,)."""
+    done, rate = floats_of("done_s", jobs), floats_of("rate", jobs)
+    if not rate.any():
+        return done
+    return done + rate * np.maximum(0.0, now - floats_of("since_s", jobs))
+
+
+def _again(jobs: Sequence[Job], now: float) -> Floats:
+    """Return the seconds for which jobs that ran before hold GPUs again: restart and lost work."""
+    found, again = np.zeros(len(jobs)), np.flatnonzero(ints_of("starts", jobs))
     if len(again):
         those = [jobs[k] for k in again.tolist()]
-        checkpoint, resumed = _floats(_CHECKPOINT, those), _floats(_RESUMED, those)
-        lost = np.minimum(checkpoint, done_work(those, now) - resumed)
+        lost = _done_work(those, now) - floats_of("resumed_s", those)
+        lost = np.minimum(floats_of("checkpoint_s", those), lost)
         lost[[not job.gpus for job in those]] = 0.0
-        found[again] = found[again] + _floats(_RESTART, those) + lost
+        found[again] = floats_of("restart_s", those) + lost
     return found
-
-
-def workers_of(jobs: Sequence[Job]) -> Ints:
-    """Return the workers of each job, (n,)."""
-    return _ints(_WORKERS, jobs)
-
-
-_NUMBER, _WORKLOAD, _WORKERS, _STARTS = map(attrgetter, ("number", "workload", "workers", "starts"))
-_WEIGHT, _GSLA, _WORK, _DONE, _RATE, _SINCE = map(
-    attrgetter, ("weight", "gsla", "work_s", "done_s", "rate", "since_s")
-)
-_RESTART, _CHECKPOINT, _RESUMED = map(attrgetter, ("restart_s", "checkpoint_s", "resumed_s"))
-
-
-def _ints(of: attrgetter[Any], jobs: Sequence[Job]) -> Ints:
-    return np.fromiter(map(of, jobs), np.int64, len(jobs))
-
-
-def _floats(of: attrgetter[Any], jobs: Sequence[Job]) -> Floats:
-    return np.fromiter(map(of, jobs), np.float64, len(jobs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from dovetail.formulations.arrays import Floats
 from dovetail.formulations.completion import Forecast, forecast_order
 from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.queue_columns import QueueColumns, remaining_work, workers_of
+from dovetail.solver.policies.queue_columns import QueueColumns, floats_of, remaining_work
 from dovetail.solver.policies.state import Job, State
 
 
@@ -41,28 +42,14 @@ class ForecastQueue(NamedTuple):
             The least price of a GPU second.
         """
         state, queue = draft.state, draft.queue
-        running = [job for job, _ in draft.staying()]
-        held = np.column_stack([remaining_work(running, state.now), workers_of(running)])
+        running = draft.staying_columns
+        held = np.column_stack([running.left_s, running.workers])
         order = forecast_order(queue.work_s, queue.workers, queue.weight, held, len(state.machines))
         queue, run = queue.take(order), ready(len(order))
-        busy_s = _busy_seconds(draft, ends)
+        until_s = draft.busy_until(ends)
+        busy_s = np.sort(until_s[until_s > -np.inf]) - state.now
         forecast = Forecast.of(queue.asks(), draft.idle_total, busy_s, gpu_price, run)
         return cls(queue, forecast)
-
-
-def busy_until(draft: Draft, ends: Mapping[int, float]) -> Floats:
-    """Return when each GPU is expected to be idle, -inf for idle GPUs."""
-    placed = list(draft.placed())
-    end = np.repeat([ends[job.number] for job, _ in placed], [len(gpus) for _, gpus in placed])
-    until = np.full(len(draft.state.machines), -np.inf)
-    np.maximum.at(until, [gpu for _, gpus in placed for gpu in gpus], end)
-    return until
-
-
-def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
-    """Return the seconds until each busy GPU is expected to be idle, in ascending order."""
-    until = busy_until(draft, ends)
-    return np.sort(until[until > -np.inf]) - draft.state.now
 
 
 def believed_ends(state: State) -> dict[int, float]:
@@ -71,9 +58,8 @@ def believed_ends(state: State) -> dict[int, float]:
     Once its last co-runner has ended, a job runs as fast as alone.
     """
     now, jobs = state.now, list(state.running.values())
-    rate = np.array([job.rate for job in jobs])
-    begun = np.maximum(now, [job.since_s for job in jobs])
-    left = remaining_work(jobs, now)
+    rate, left = floats_of("rate", jobs), remaining_work(jobs, now)
+    begun = np.maximum(now, floats_of("since_s", jobs))
     end = begun + left / rate
     last = np.maximum(begun, _last_beside(jobs, end))
     model = state.machines.model
@@ -87,7 +73,7 @@ def believed_ends(state: State) -> dict[int, float]:
 def _last_beside(jobs: Sequence[Job], end: Floats) -> Floats:
     """Return the latest end of each job's co-runners on any of its GPUs; -inf if it has none."""
     job = np.repeat(np.arange(len(jobs)), [len(job.gpus) for job in jobs])
-    gpu = np.array([gpu for job in jobs for gpu in job.gpus], dtype=np.int64)
+    gpu = np.array([*chain.from_iterable([job.gpus for job in jobs])], dtype=np.int64)
     order = np.lexsort((end[job], gpu))
     job, gpu, ends = job[order], gpu[order], end[job[order]]
     first = np.searchsorted(gpu, gpu)

@@ -37,7 +37,6 @@ from dovetail.formulations.prices import ROUNDING, Asks, layout
 from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_columns import QueueColumns
-from dovetail.solver.policies.queue_forecast import busy_until
 from dovetail.solver.policies.services import held_by_services
 from dovetail.solver.policies.state import Job
 
@@ -305,7 +304,7 @@ class _Outlook:
     def __init__(self, draft: Draft, ends: Mapping[int, float]) -> None:
         self._state, self._ends = draft.state, ends
         self._waiting = draft.queue.in_order()
-        self._until_s = busy_until(draft, ends)
+        self._until_s = draft.busy_until(ends)
         self._run = ready(len(self._waiting))
         self._idle, order = draft.idle_total, np.arange(len(self._waiting))
         self._as_it_is = self._total(self._waiting, order, self._until_s, self._idle)
