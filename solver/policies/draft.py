@@ -128,8 +128,8 @@ class Draft:
             np.maximum.at(self._until_s, list(chain.from_iterable(held)), end)
         until = self._until_s.copy()
         for start in self._starts:
-            held = list(start.gpus)
-            until[held] = np.maximum(until[held], ends[start.job.number])
+            gpus = list(start.gpus)
+            until[gpus] = np.maximum(until[gpus], ends[start.job.number])
         return until
 
     def host_load(self, hosts: Hosts) -> Floats:

@@ -322,7 +322,7 @@ class _Outlook:
         freed = len({gpu for one in stopped for gpu in one.gpus})
         order = np.arange(len(queue))
         lead = int(np.flatnonzero(queue.number == job.number)[0])
-        order[: lead + 1] = np.roll(order[: lead + 1], 1)
+        order[1 : lead + 1], order[0] = order[:lead].copy(), lead
         total = self._total(queue, order, until_s, self._idle + freed)
         undisturbed = math.fsum(
             one.weight * (self._ends[one.number] - self._state.now) for one in stopped
