@@ -81,7 +81,7 @@ def test_alone_and_in_pairs(device, tmp_path, monkeypatch):
     spin = alone["spin"]
     assert spin.families == ("spin",)
     assert spin.batch_sizes == (8,)
-    assert 1.5 <= spin.window_s <= 4.5
+    assert spin.window_s >= 1.5
     assert spin.paces[0].memory_mib > 5
     assert spin.metrics_source == SOURCE
     assert 0 < spin.metrics["sm_active"] <= 1
