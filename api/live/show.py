@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import print_view
@@ -16,7 +15,6 @@ from dovetail.toolkit.wording import (
     figure,
     gsla,
     lasting,
-    number,
     share_text,
     two_digits,
 )
@@ -52,7 +50,8 @@ def show(options: Namespace) -> int:
             print_view(options, service, lambda: service_view(service))
             return 0
         job = client.job(options.job)
-        why = client.explain(job.id) if job.state in QUEUED else ""
+        # Its first line is the state, which is shown anyway.
+        why = client.explain(job.id).partition("\n")[2] if job.state in QUEUED else ""
     # Unlike Path.exists, this is False if the folder may not be entered.
     log = job.log if os.path.exists(job.log) else ""
     print_view(options, job, lambda: job_view(job, service.now_s, why, log))
@@ -68,86 +67,96 @@ def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> Ren
         *(("", _ranks(job)) if job.gpus and job.state not in OVER else ()),
         *(("", explanation) if explanation else ()),
         "",
-        text_rows((clock_time(s.at_s), s.state.value, _reason(s)) for s in job.history),
+        text_rows(_history(job.history)),
     )
 
 
 def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each fact that a reader does not expect anyway, and its text."""
     import shlex
 
     from dovetail.live.tables import job_name
 
-    yield job.id, job_name(job) or NO_FIGURE
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
-    yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
-    if job.waiting_for:
-        yield "waits for", job.waiting_for
-    yield "user", f"{job.owner} ({job.uid})"
-    yield "command", printable(shlex.join(job.command)) or _NOT_SHOWN
-    if job.cwd:
-        yield "folder", printable(job.cwd)
-    yield "workload", job.workload or _NOT_SHOWN
-    yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
-    yield "gSLA", gsla(job.gsla, job.priority)
-    if job.isolation is not None:
-        yield "isolation", "; ".join(_isolation(job))
-    yield "limits", _limits(job)
-    if job.memory_used_mib is not None:
-        yield "memory", f"{job.memory_used_mib:,.0f} MiB at most by one worker so far"
-    yield "submitted", clock_time(job.submitted_s)
-    if job.started_s is not None:
-        line = f", as run {job.run}" if job.run else ""
-        yield "started", f"{clock_time(job.started_s)}{line}, {number(job.runs, 'start')} in all"
-    if job.ended_s is not None:
-        yield "ended", clock_time(job.ended_s)
-    if any(status is not None for status in job.statuses):
-        yield "exit status", ", ".join(map(_status, job.statuses))
-    if job.iterations is not None:
-        yield "done", _progress(job)
-    if job.slowdown is not None or job.predicted is not None:
-        figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
-        known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
-        by = f" ({job.predicted_by})" if job.predicted is not None and job.predicted_by else ""
-        yield "slowdown", f"{', '.join(known)}{by}"
-    if job.capped:
-        yield "SM share", job.capped
+    statuses = any(status is not None for status in job.statuses)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
-    yield "log", f"dovetail logs {job.id}, readable by {readers}"
-    for name, pattern in (("output", job.output), ("errors", job.error)):
-        if pattern is not None:
-            yield name, printable(os.path.join(job.cwd, pattern))
-    if log:
-        more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
-        yield "log file", log + more
+    facts = (
+        (job.id, job_name(job) or NO_FIGURE),
+        ("state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted),
+        ("waits for", job.waiting_for),
+        ("user", f"{job.owner} ({job.uid})"),
+        ("command", printable(shlex.join(job.command)) or _NOT_SHOWN),
+        ("folder", printable(job.cwd)),
+        ("workload", job.workload or _NOT_SHOWN),
+        ("workers", str(job.workers)),
+        ("priority", job.priority),
+        ("nice", str(job.nice or "")),
+        ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
+        *_isolation(job),
+        ("walltime", _time(job.walltime_s)),
+        ("memory limit", "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"),
+        ("retries", str(job.retries or "")),
+        ("grace", lasting(job.grace_s)),
+        ("checkpoint", _checkpoint(job)),
+        ("memory", _memory(job)),
+        ("submitted", clock_time(job.submitted_s)),
+        ("started", "" if job.started_s is None else clock_time(job.started_s)),
+        ("run", job.run or ""),
+        ("starts", str(job.runs or "")),
+        ("ended", "" if job.ended_s is None else clock_time(job.ended_s)),
+        ("exit status", ", ".join(map(_status, job.statuses)) if statuses else ""),
+        ("done", "" if job.iterations is None else _progress(job)),
+        ("slowdown", _slowdown(job)),
+        ("SM share", job.capped),
+        ("log", f"dovetail logs {job.id}, readable by {readers}"),
+        ("log file", log),
+        ("output", _path(job, job.output)),
+        ("errors", _path(job, job.error)),
+    )
+    yield from (fact for fact in facts if fact[1])
 
 
-def _isolation(job: JobView) -> Iterator[str]:
-    yield job.isolation or ""
-    if job.unisolated:
-        yield f"not isolated: {printable(job.unisolated)}"
-    counted = [f"{count:,} {name}" for name, count in job.launches.items() if count]
-    if counted:
-        yield f"launches: {', '.join(counted)}"
-    for name, why in itertools.islice(job.escapes.items(), _MOST_ESCAPES):
-        yield printable(f"{name}: {why}")
-    if len(job.escapes) > _MOST_ESCAPES:
-        yield f"{len(job.escapes) - _MOST_ESCAPES} more"
+def _isolation(job: JobView) -> Iterator[tuple[str, str]]:
+    yield "isolation", job.isolation or ""
+    yield "not isolated", printable(job.unisolated)
+    yield (
+        "launches",
+        ", ".join(f"{count:,} {name}" for name, count in job.launches.items() if count),
+    )
+    escapes = [printable(f"{name}: {why}") for name, why in job.escapes.items()]
+    more = len(escapes) - _MOST_ESCAPES
+    yield "escapes", "\n".join([*escapes[:_MOST_ESCAPES], *([f"{more} more"] if more > 0 else [])])
 
 
-def _limits(job: JobView) -> str:
-    most = "no walltime" if job.walltime_s is None else f"walltime {lasting(job.walltime_s)}"
-    memory = "" if job.memory_mib is None else f", {job.memory_mib:,.0f} MiB a worker"
-    retries = "1 retry" if job.retries == 1 else f"{job.retries} retries"
-    return f"{most}{memory}, {retries}, grace {lasting(job.grace_s)}{_stops(job)}"
+def _time(time_s: float | None) -> str:
+    return "" if time_s is None else lasting(time_s)
 
 
-def _stops(job: JobView) -> str:
-    """Return whether the policy may stop a job for others."""
+def _checkpoint(job: JobView) -> str:
+    """Return when a job writes checkpoints, with which the policy may stop it for others."""
     if job.checkpoint_s is None:
         return ""
     every = f"every {lasting(job.checkpoint_s)}" if job.checkpoint_s else "on SIGTERM"
-    apart = "" if job.stops_apart_s is None else f" at most every {lasting(job.stops_apart_s)}"
-    return f"; checkpoint {every}, may be stopped for other jobs{apart}"
+    apart = (
+        "" if job.stops_apart_s is None else f", stopped at most every {_time(job.stops_apart_s)}"
+    )
+    return f"{every}{apart}"
+
+
+def _memory(job: JobView) -> str:
+    used = job.memory_used_mib
+    return "" if used is None else f"{used:,.0f} MiB at most by one worker so far"
+
+
+def _slowdown(job: JobView) -> str:
+    figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
+    known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
+    by = f" ({job.predicted_by})" if job.predicted is not None and job.predicted_by else ""
+    return f"{', '.join(known)}{by}"
+
+
+def _path(job: JobView, pattern: str | None) -> str:
+    return "" if pattern is None else printable(os.path.join(job.cwd, pattern))
 
 
 def _status(status: int | None) -> str:
@@ -175,9 +184,13 @@ def _ranks(job: JobView) -> RenderableType:
     return table((TableColumn(head, folds=True) for head in heads), rows, names=2)
 
 
-def _reason(step: StepView) -> str:
-    """Return why a job entered a state; empty if that says no more than the state."""
-    return "" if step.why == step.state.value else step.why
+def _history(steps: Sequence[StepView]) -> Iterator[tuple[str, str, str]]:
+    """Yield when a job entered each state, and why unless that was said before."""
+    said = ""
+    for step in steps:
+        new = step.why not in (step.state.value, said)
+        yield clock_time(step.at_s), step.state.value, step.why if new else ""
+        said = step.why
 
 
 def clock_time(at_s: float) -> str:

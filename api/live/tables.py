@@ -39,6 +39,7 @@ MOST_RANGES = 8
 MOST_PLACES = 8
 """Most devices of a job on several nodes that are named one by one."""
 _METRICS_SHOWN = 2
+_SILENT = (NO_FIGURE,)
 _STYLES = {
     JobState.FAILED: "red",
     JobState.LOST: "red",
@@ -88,17 +89,19 @@ class NodeRow(NamedTuple):
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
-    """Return a table with a row per job; a job without a name shows its workload."""
+    """Return a table with a row per job; a job without a name shows its workload.
+
+    Columns in which no job has anything are left out.
+    """
     columns = (
         TableColumn("job", folds=True),
         TableColumn("user", folds=True, most=WIDTH // 4),
         TableColumn("name", folds=True, most=WIDTH // 4),
         TableColumn("state"),
         "for",
-        TableColumn("on", folds=True),
-        TableColumn("with", folds=True),
-        "slowdown\n(predicted)",
-        "done",
+        *(TableColumn(head, folds=True, silent=_SILENT) for head in ("on", "with")),
+        TableColumn("slowdown\n(predicted)", right=True, silent=_SILENT),
+        TableColumn("done", right=True, silent=_SILENT),
     )
     rows = (
         (
@@ -182,11 +185,14 @@ def device_lines(devices: Sequence[DeviceView]) -> int:
 
 def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
     """Return a row per node, first nodes in trouble, then the busiest, up to ``MOST_NODES``."""
-    names = (TableColumn(name, folds=True) for name in ("node", "rack", "devices"))
-    figures = ("busy", "jobs", "memory\nGiB", "power\nW")
+    names = (TableColumn(name, folds=True, silent=_SILENT) for name in ("node", "rack", "devices"))
+    power = TableColumn("power\nW", right=True, silent=_SILENT)
+    figures: tuple[TableColumn | str, ...] = ("busy", "jobs", "memory\nGiB", power)
     first = sorted(nodes, key=lambda node: (not node.trouble, -node.busy))[:MOST_NODES]
     made = table(
-        (*names, *figures, TableColumn("", folds=True)), (node.cells for node in first), names=3
+        (*names, *figures, TableColumn("", folds=True, silent=("",))),
+        (node.cells for node in first),
+        names=3,
     )
     return stacked(made, more_line(len(nodes) - MOST_NODES, "more nodes", "show"))
 
@@ -201,8 +207,13 @@ def _of_nodes(nodes: Sequence[NodeRow]) -> str:
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
     """Return a table with a row per device."""
     names = (TableColumn(name, folds=True) for name in ("device", "model", "jobs"))
-    last = (TableColumn("activity", folds=True), TableColumn("", folds=True))
-    columns: tuple[TableColumn | str, ...] = (*names, "memory\nGiB", "power\nW", *last)
+    columns: tuple[TableColumn | str, ...] = (
+        *names,
+        "memory\nGiB",
+        TableColumn("power\nW", right=True, silent=_SILENT),
+        TableColumn("activity", folds=True, silent=_SILENT),
+        TableColumn("", folds=True, silent=("",)),
+    )
     rows = ((device.id, device.model, _use(device), *_figures(device)) for device in devices)
     sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
     made = table(columns, rows, names=3)

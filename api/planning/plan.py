@@ -340,13 +340,12 @@ _COLUMNS: Final = (
 _NAMES: Final = ("node", "GPU", "job")
 _LEFT: Final = (*_NAMES, "part", "from", "")
 _SILENT: Final = {
-    "part": {""},
-    "SM share": {"", "no cap"},
-    "from": {"", "measured"},
-    "gSLA": {"", "-"},
-    "": {"", "starts"},
+    "part": ("",),
+    "SM share": ("", "no cap"),
+    "from": ("", "measured"),
+    "gSLA": ("", "-"),
+    "": ("", "starts"),
 }
-"""Cells that say nothing: a column that has no others is left out."""
 
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
@@ -356,14 +355,20 @@ def gpu_table(laid_out: PlanView) -> RenderableType:
     for node, gpu, last in _gpus(laid_out)[:_MOST_GPUS]:
         rows += _gpu_rows(gpu, node)
         ends |= {len(rows) - 1} if last else set()
-    silent = {n for n, nothing in _SILENT.items() if nothing.issuperset(row[n] for row in rows)}
-    if all(row["at most"] == row["slowdown"] for row in rows):
-        silent.add("at most")
+    twice = {"at most"} if all(row["at most"] == row["slowdown"] for row in rows) else set()
     nodes = laid_out.nodes
     if len(nodes) == 1 or all(g.gpu.id.startswith(n.node.id) for n in nodes for g in n.gpus):
-        silent.add("node")
-    shown = [name for name in _COLUMNS if name not in silent]
-    columns = (TableColumn(n.replace(" ", "\n"), n not in _LEFT, n in _NAMES) for n in shown)
+        twice.add("node")
+    shown = [name for name in _COLUMNS if name not in twice]
+    columns = (
+        TableColumn(
+            name.replace(" ", "\n"),
+            right=name not in _LEFT,
+            folds=name in _NAMES,
+            silent=_SILENT.get(name, ()),
+        )
+        for name in shown
+    )
     cells = [[Name(row[n]) if n in _NAMES else row[n] for n in shown] for row in rows]
     return table(columns, cells, names=sum(name in _NAMES for name in shown), ends=ends)
 
@@ -440,4 +445,4 @@ def _comparison(comparison: PlanComparison) -> Iterator[RenderableType]:
     yield title(f"the same jobs under simpler rules ({objective}: {better(objective)})\n")
     columns = (each.replace(" ", "\n") for each in comparison_columns(comparison))
     rows = ((row.name, *comparison_cells(comparison, row)) for row in comparison.rows)
-    yield table((TableColumn("", folds=True), *columns), rows)
+    yield table((TableColumn("", folds=True), *columns), rows, bold={0})

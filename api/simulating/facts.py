@@ -31,19 +31,25 @@ _HARDLY: Final = 0.01
 
 def facts(asked: SimulationRequest, beliefs: str, runs: Sequence[RunResult]) -> dict[str, str]:
     """Return what was simulated, with a warning if its results say little."""
-    setup, load = asked.setup, asked.load
-    exact = "the true slowdowns: no policy ever errs in its predictions"
+    setup, rules, span = asked.setup, asked.setup.options, asked.setup.trace.columns.arrival_s[-1]
     found = {
-        "trace": _trace_text(setup.trace, len(asked.whole)),
+        "trace": setup.trace.name,
+        "jobs": _jobs_text(setup.trace, len(asked.whole)),
+        "arrivals": f"over {duration(float(span))}",
+        "load": _load_text(asked.load, setup.sample),
         "note": "; ".join(asked.whole.notes),
         "cluster": _cluster_text(setup.world),
-        "world": _world_text(asked.source, setup.world),
+        "world": asked.source or "synthetic",
+        "workloads": _workloads_text(setup.world),
+        "slowdowns": _slowdowns_text(asked.source, setup.world),
         "run times": _times_text(asked.measured_on, asked.reference),
-        "load": _load_text(load, setup.sample),
         "drawn": _drawn_text(asked),
-        "beliefs": exact if beliefs == "exact" else beliefs,
-        "rules": _rules_text(setup.options),
-        "warning": _warning(load, runs),
+        "beliefs": "exact: policies know the true slowdowns" if beliefs == "exact" else beliefs,
+        "decisions": f"every {rules.round_s:g} s" if rules.round_s else "at every event",
+        "restore": f"{rules.restart_s:g} s",
+        "failures": _failures_text(rules),
+        "estimates": f"error {rules.estimate_error:g} (log)" if rules.estimate_error else "",
+        "warning": _warning(asked.load, runs),
     }
     return {name: line for name, line in found.items() if line}
 
@@ -51,26 +57,27 @@ def facts(asked: SimulationRequest, beliefs: str, runs: Sequence[RunResult]) -> 
 def _warning(load: float | None, runs: Sequence[RunResult]) -> str:
     """Return why the policies' results say little; empty if they do."""
     if load is not None and load > _OVERLOAD:
-        return (
-            f"jobs ask for {load:.2g} x the work the GPUs can do, so the queue only grows, and "
-            "waits depend on where the trace ends: --load 0.9 spreads the arrivals"
-        )
+        return "overload: waits depend on where the trace ends; --load 0.9 spreads the arrivals"
     for metrics in (run.summary for run in runs):
         waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
         if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
             cure = "a higher --load" if load is None or load < 1 else "more jobs"
-            rule = "nothing ever waits, so policies hardly differ"
-            return f"{rule}: give fewer --nodes, or {cure}"
+            return f"nothing waits, so policies hardly differ: give fewer --nodes, or {cure}"
     return ""
 
 
-def _trace_text(trace: Trace, whole: int) -> str:
-    jobs = number(len(trace), "job")
+def _jobs_text(trace: Trace, whole: int) -> str:
     part = "" if len(trace) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
-    hours = f"{f'{asked:.2g}' if asked < 10 else fixed(asked, 0)} GPU hours of work"
-    span = duration(float(trace.columns.arrival_s[-1]))
-    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
+    hours = f"{asked:.2g}" if asked < 10 else fixed(asked, 0)
+    return f"{len(trace):,}{part}, {hours} GPU hours of work"
+
+
+def _load_text(load: float | None, sample: int | None) -> str:
+    if load is None:
+        return "all jobs arrive at once"
+    about = "" if sample is None else "about "
+    return f"{about}{load:.2f} x what the GPUs can do"
 
 
 def _cluster_text(world: Instance) -> str:
@@ -79,15 +86,31 @@ def _cluster_text(world: Instance) -> str:
     return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
 
 
-def _world_text(source: str | None, world: Instance) -> str:
-    workloads = number(len(world.workloads), "workload")
-    if source is None:
-        return f"synthetic, {workloads}: nothing in it was measured"
+def _workloads_text(world: Instance) -> str:
+    """Return the number of workloads, and of those that never share."""
+    workloads, sharing = len(world.workloads), len(_with_numbers(world.slowdowns).used())
+    alone = workloads - sharing
+    verb = "shares" if alone == 1 else "share"
+    return f"{workloads:,}, {alone:,} never {verb}" if alone else f"{workloads:,}"
+
+
+def _slowdowns_text(source: str | None, world: Instance) -> str:
+    """Return the number of known slowdowns, and how they became known."""
     known = _with_numbers(world.slowdowns)
-    pairs = len(known.row)
+    estimates = _of_source(known, "estimate")
     measured_all = _of_source(known, "measured") == len(known)
-    origin = "" if measured_all or not source.startswith(LIBRARY) else ", none of them measured"
-    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{origin}{_alone_text(world)}"
+    made_up = source is None or (source.startswith(LIBRARY) and not measured_all)
+    return ", ".join(
+        filter(
+            None,
+            (
+                number(len(known.row), "pair"),
+                number(len(known.sets), "larger set") if known.sets else "",
+                "none measured" if made_up else "",
+                f"{number(estimates, 'estimate')} without a bound" if estimates else "",
+            ),
+        )
+    )
 
 
 def _with_numbers(known: Slowdowns) -> Slowdowns:
@@ -101,30 +124,11 @@ def _of_source(known: Slowdowns, source: Source) -> int:
     return int(pairs) + sum(entry.source == source for entry in known.sets.values())
 
 
-def _alone_text(world: Instance) -> str:
-    """Return how many workloads never share, and how many slowdowns are estimates."""
-    known = _with_numbers(world.slowdowns)
-    sharing = known.used()
-    if not sharing:
-        return "; no two workloads may share"
-    alone = len(world.workloads) - len(sharing)
-    text = f"; {alone:,} of the workloads have no pair and never share" if alone else ""
-    estimates = _of_source(known, "estimate")
-    return f"{text}; {number(estimates, 'estimate')} without a bound" if estimates else text
-
-
 def _times_text(measured_on: str, reference: str) -> str:
-    """Return a phrase naming the GPU model for which the run times of the trace hold."""
+    """Return the GPU model for which the run times of the trace hold."""
     if measured_on.casefold() == reference.casefold():
-        return f"hold on {measured_on}"
-    return f"hold on {measured_on}; used for {reference} too, where they are not known"
-
-
-def _load_text(load: float | None, sample: int | None) -> str:
-    if load is None:
-        return "all jobs arrive at once"
-    about = "" if sample is None else "about "
-    return f"{about}{load:.2f} x the work the GPUs can do while jobs arrive"
+        return f"of {measured_on}"
+    return f"of {measured_on}; also for {reference} where none are known"
 
 
 def _drawn_text(asked: SimulationRequest) -> str:
@@ -133,21 +137,17 @@ def _drawn_text(asked: SimulationRequest) -> str:
     foreign = sum(name is not None for name in unknown)
     parts = []
     if setup.sample:
-        parts.append(f"a sample of {number(setup.sample, 'job')}")
+        parts.append(f"{number(setup.sample, 'job')} of the trace")
     if unknown:
-        which = f" ({foreign:,} of them name workloads unknown to the world)" if foreign else ""
+        which = f" ({foreign:,} unknown to the world)" if foreign else ""
         parts.append(f"workloads of {number(len(unknown), 'job')}{which}")
     if without:
         parts.append(f"gSLAs of {number(without, 'job')} ({setup.gslas})")
     return ", ".join(parts)
 
 
-def _rules_text(rules: Options) -> str:
-    parts = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
-    parts.append(f"restore {rules.restart_s:g} s")
-    if math.isfinite(rules.node_mtbf_s):
-        hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
-        parts.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
-    if rules.estimate_error:
-        parts.append(f"run times known to an error of {rules.estimate_error:g} (log)")
-    return ", ".join(parts)
+def _failures_text(rules: Options) -> str:
+    if not math.isfinite(rules.node_mtbf_s):
+        return ""
+    hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
+    return f"a node every {hours:g} h, back after {repair:g} h"

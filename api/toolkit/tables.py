@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-WIDTH: Final = 100
+WIDTH: Final = 80
 NARROWEST: Final = 80
 """Columns that tables need; with fewer, each row of a wider table becomes a paragraph."""
 SHORTEST_NAME: Final = 12
@@ -27,12 +27,16 @@ _BLANKS: Final = re.compile(r" +$", re.M)
 
 
 class TableColumn(NamedTuple):
-    """A column of a table: its head, and how its cells are set."""
+    """A column of a table: its head, and how its cells are set.
+
+    A column whose cells are all among ``silent`` says nothing, and is left out.
+    """
 
     head: str
     right: bool = False
     folds: bool = False
     most: int | None = None
+    silent: Container[str] = ()
 
 
 class Name(NamedTuple):
@@ -87,7 +91,7 @@ class Fitting(NamedTuple):
 
 
 def console() -> Console:
-    """Return a console on standard output that is at most 100 columns wide.
+    """Return a console on standard output that is at most 80 columns wide.
 
     If standard output is not a terminal, it is exactly that wide, without colour and without
     blanks at the end of lines.
@@ -195,6 +199,7 @@ def table(
     *,
     names: int = 1,
     ends: Container[int] = (),
+    bold: Container[int] = (),
     folds: bool = True,
 ) -> Fitting:
     """Return a table, or its rows as lines if it does not fit.
@@ -209,28 +214,38 @@ def table(
         How many of the first columns name a row.
     ends : container of int
         Rows below which a line is drawn.
+    bold : container of int
+        Rows in bold.
     folds : bool
         Whether cells may fold to make room.
     """
     from rich.text import Text
 
-    heads = [TableColumn(each, right=True) if isinstance(each, str) else each for each in columns]
+    every = [TableColumn(each, right=True) if isinstance(each, str) else each for each in columns]
+    found = list(rows)
+    shown = [
+        k
+        for k, head in enumerate(every)
+        if not found or any(str(row[k]) not in head.silent for row in found)
+    ]
+    heads = [every[k] for k in shown]
     made, lines = plain_table(), []
-    for head, right, may_fold, most in heads:
+    for each in heads:
         made.add_column(
-            head,
-            justify="right" if right else "left",
-            no_wrap=not may_fold,
+            each.head,
+            justify="right" if each.right else "left",
+            no_wrap=not each.folds,
             overflow="fold",
-            max_width=most,
+            max_width=each.most,
         )
-    for k, row in enumerate(rows):
-        cells = (Text(each) if isinstance(each, str) else each for each in row)
-        made.add_row(*cells, end_section=k in ends)
-        lines.append(tuple(" ".join(str(each).split()) for each in row))
-    return Fitting(
-        made, row_lines(lines, names, [" ".join(h.head.split()) for h in heads[names:]]), folds
-    )
+    for nth, row in enumerate(found):
+        cells = [row[k] for k in shown]
+        texts = (Text(each) if isinstance(each, str) else each for each in cells)
+        made.add_row(*texts, end_section=nth in ends, style="bold" if nth in bold else None)
+        lines.append(tuple(" ".join(str(each).split()) for each in cells))
+    named = sum(k < names for k in shown)
+    below = [" ".join(each.head.split()) for each in heads[named:]]
+    return Fitting(made, row_lines(lines, named, below), folds)
 
 
 def row_lines(

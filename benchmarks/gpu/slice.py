@@ -196,7 +196,7 @@ def shortened(campaign: str) -> str:
     text = re.sub("^windows: .*", short, campaign, flags=re.M)
     known = r"(?!pairs}|pairs, shares: \[50, 50\]})"
     groups = rf"^(  - {{measure: {known}(?:pairs|triples).*?)(?:, most: \d+)?}}$"
-    return re.sub(groups, r"\1, most: 5}", text, flags=re.M)
+    return re.sub(groups, r"\1, most: 3}", text, flags=re.M)
 
 
 def made_up() -> str:

@@ -26,7 +26,7 @@ def test_run_times_of_gavel_are_those_on_the_first_named_gpu_model(gavel, model,
     # 800 steps at 8 or at 2 iterations/s.
     requested = asked(*gavel, "--gpu-model", model)
     assert [job.duration_s for job in requested.setup.trace.jobs] == [duration_s] * 2
-    assert facts(requested, "exact", [])["run times"] == f"hold on {model}"
+    assert facts(requested, "exact", [])["run times"] == f"of {model}"
 
 
 @pytest.mark.parametrize(("models", "duration_s"), [("v100,k80", 100), ("k80,v100", 400)])
@@ -41,10 +41,10 @@ def test_in_a_mixed_cluster_speeds_are_relative_to_where_run_times_hold(gavel, m
 def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_reported(gavel):
     requested = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
     assert requested.setup.trace.jobs[0].duration_s == 100
-    rest = "used for A100 too, where they are not known"
-    assert facts(requested, "exact", [])["run times"] == f"hold on v100; {rest}"
+    rest = "also for A100 where none are known"
+    assert facts(requested, "exact", [])["run times"] == f"of v100; {rest}"
     # The synthetic world writes it V100.
-    assert facts(asked(gavel[0], "--nodes", 1), "exact", [])["run times"] == "hold on v100"
+    assert facts(asked(gavel[0], "--nodes", 1), "exact", [])["run times"] == "of v100"
 
 
 def test_run_times_hold_where_an_instance_has_speed_1(gavel):
@@ -62,4 +62,4 @@ def test_run_times_hold_where_an_instance_has_speed_1(gavel):
     Path("slow.json").write_text(json.dumps(world))
     requested = asked(gavel[0], "--world", "slow.json")
     assert requested.setup.trace.jobs[0].duration_s == 100
-    assert facts(requested, "exact", [])["run times"] == "hold on v100"
+    assert facts(requested, "exact", [])["run times"] == "of v100"

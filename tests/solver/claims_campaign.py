@@ -76,7 +76,7 @@ def changed(instance: Instance, change: Change, job: str) -> Instance:
         ]
         data["cluster"]["nodes"].append({"id": "extra", "gpus": gpus})
     entries = [*change.measured, *filter(None, [change.isolated])]
-    data["slowdowns"] = [*data["slowdowns"], *(entry.to_data() for entry in entries)]
+    data["slowdowns"] = [*data.get("slowdowns", []), *(entry.to_data() for entry in entries)]
     if change.isolated is not None:
         data["workloads"][change.isolated.workloads[1]]["isolation"] = "blocks"
         shares = data["cluster"].get("shares", [])

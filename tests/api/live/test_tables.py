@@ -139,12 +139,24 @@ def test_names_are_not_taken_for_markup():
 def test_the_queue_shows_placements_and_reasons_to_wait():
     text = printed(queue_view([job(slowdown=1.2, predicted=1.25), waiting(2)], 7300.0))
     row = next(line for line in text.splitlines() if line.startswith("j1 "))
-    assert row.split("  ")[-1].strip() == "-"
+    assert row.split("  ")[-1].strip() == "1.20 (1.25)"
     assert "running" in row
     assert "gpu0 50 %" in row
     assert "1.20 (1.25)" in row
     assert "1 job waits for" in text
     assert "j2  no slowdown is known with any job" in text
+
+
+def test_columns_in_which_no_job_has_anything_are_left_out():
+    heads = printed(queue_view([waiting(2)], 7300.0)).splitlines()[0].split()
+    assert heads == ["job", "user", "name", "state", "for"]
+
+
+def test_a_reason_that_was_just_given_is_not_given_again():
+    states = (JobState.STOPPING, JobState.FAILED)
+    steps = tuple(StepView(at_s=1000.0, state=state, why="cannot start") for state in states)
+    shown = printed(job_view(job(state=JobState.FAILED, history=steps, why="ended"), 2000.0, ""))
+    assert shown.count("cannot start") == 1
 
 
 def test_a_job_goes_by_its_name_or_else_its_workload():
@@ -173,7 +185,8 @@ def test_jobs_that_wait_for_the_same_are_in_one_line():
     jobs[6] = replace(jobs[6], waiting_for="its release")
     lines = printed(queue_view(jobs, 7300.0)).split("1,001 jobs wait for\n")[1].splitlines()
     assert [line.split("  ")[0] for line in lines if line[0] != " "] == [
-        "j1 to j6, j8 to j1000, j1003",
+        "j1 to j6, j8 to j1000,",
+        "j1003",
         "j7",
     ]
 
@@ -207,11 +220,12 @@ def test_an_isolated_job_shows_its_launches_and_what_escapes():
         escapes={f"k{n}: slices": "a cluster" for n in range(7)},
     )
     text = " ".join(printed(job_view(isolated, 2000.0, "")).split())
-    assert "blocks; launches: 1,200 isolated, 3 preempted; k0: slices: a cluster" in text
+    assert "isolation blocks" in text
+    assert "launches 1,200 isolated, 3 preempted escapes k0: slices: a cluster k1" in text
     assert "2 more" in text
     assert "idle %" not in text
     lost = job(isolation="blocks", unisolated="the scheduler has ended")
-    assert "blocks; not isolated: the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
+    assert "not isolated  the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
 
 
 def test_the_dashboard_names_what_is_not_there():

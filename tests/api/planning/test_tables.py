@@ -181,7 +181,7 @@ def test_long_names_lose_their_middle(length):
     waiting = Waiting(job=f"{'n' * length} 1", reason=f"closed: {'why ' * 40}")
     first, second = printed(waiting_view([waiting])).splitlines()[:2]
     assert re.match(r"n+…n+ 1  closed: why", first)
-    assert second.startswith(" " * 30)
+    assert second.startswith(" " * 25)
 
 
 @pytest.mark.parametrize(
@@ -221,21 +221,32 @@ def test_check_view_lists_violations_and_warnings():
     assert "22.4087 (recomputed)" in text
 
 
-def test_console_off_a_terminal_is_100_wide_and_plain(capsys, monkeypatch):
+def test_console_off_a_terminal_is_80_wide_and_plain(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     instance, plan, _ = samples.lab()
     tables.console().print(plan_view(instance, plan))
     text = capsys.readouterr().out
     assert "\x1b" not in text
-    assert 80 < widest(text) <= tables.WIDTH
+    assert 70 < widest(text) <= tables.WIDTH == 80
     assert text == "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-@pytest.mark.parametrize(("columns", "width"), [("240", 100), ("90", 90), ("60", 60), ("30", 30)])
+@pytest.mark.parametrize(("columns", "width"), [("240", 80), ("80", 80), ("60", 60), ("30", 30)])
 def test_console_on_a_terminal_keeps_to_its_width(monkeypatch, columns, width):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", columns)
     assert tables.console().width == width
+
+
+def test_the_plan_is_bold_among_those_of_simpler_rules_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    tables.console().print(plan_view(*samples.lab()))
+    shown = capsys.readouterr().out.splitlines()
+    (own,) = (line for line in shown if "this plan" in line)
+    (other,) = (line for line in shown if "exclusive use" in line)
+    assert "\x1b[1m" in own
+    assert "\x1b[1m" not in other
 
 
 @pytest.mark.parametrize("width", [79, 60, 40, 30])

@@ -51,12 +51,12 @@ def told(*arguments):
 def test_workloads_that_never_share_are_counted(given):
     pairs = "workload_1,slowdown_1,workload_2,slowdown_2,gpu_model\n{}a,1.5,a,1.5,v100\n"
     for rows, text in (
-        ("", "; 1 of the workloads have no pair and never share"),
-        ("a,1.2,b,1.3,v100\n", ""),
+        ("", ("2, 1 never shares", "1 pair")),
+        ("a,1.2,b,1.3,v100\n", ("2", "2 pairs")),
     ):
         Path("gv/pairs.csv").write_text(pairs.format(rows))
-        world = told(*given, "--gpu-model", "v100")["world"]
-        assert world == f"gv: 2 workloads, {1 + bool(rows)} slowdowns of pairs{text}"
+        said = told(*given, "--gpu-model", "v100")
+        assert (said["world"], said["workloads"], said["slowdowns"]) == ("gv", *text)
 
 
 def test_a_world_in_which_nothing_may_share_says_so(given):
@@ -70,11 +70,12 @@ def test_a_world_in_which_nothing_may_share_says_so(given):
         "jobs": [],
     }
     Path("w.json").write_text(json.dumps(world))
-    said = told(given[0], "--world", "w.json")["world"]
-    assert said == "w.json: 2 workloads, 0 slowdowns of pairs; no two workloads may share"
+    said = told(given[0], "--world", "w.json")
+    assert (said["workloads"], said["slowdowns"]) == ("2, 2 never share", "0 pairs")
     assert main(["predict", "w.json", "-o", "filled.json"]) == 0
-    said = told(given[0], "--world", "filled.json")["world"]
-    assert said == ("filled.json: 2 workloads, 3 slowdowns of pairs; 3 estimates without a bound")
+    said = told(given[0], "--world", "filled.json")
+    assert said["workloads"] == "2"
+    assert said["slowdowns"] == "3 pairs, 3 estimates without a bound"
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
@@ -97,7 +98,7 @@ def test_of_several_gpu_models_of_a_data_set_one_has_to_be_named(given, capsys, 
 )
 def test_the_load_counts_a_gpu_by_its_speed(given, models, load):
     text = told(*given, "--gpu-model", models)["load"]
-    assert text == f"{load} x the work the GPUs can do while jobs arrive"
+    assert text == f"{load} x what the GPUs can do"
 
 
 def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(given):
