@@ -59,12 +59,27 @@ def _open_closed_streams() -> None:
 
 def program() -> NoReturn:
     """Run the command line as a process."""
+    _part_from_libraries()
     status = main()
     if status == INTERRUPTED:
         # A solver's thread may still be in compiled code, which must not outlive the interpreter.
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _part_from_libraries() -> None:
+    """Keep standard output for this program: compiled solvers print debugging lines to it."""
+    theirs = sys.__stdout__
+    if theirs is None:
+        return
+    ours = open(  # noqa: SIM115 - until the end
+        os.dup(1), "w", encoding=theirs.encoding, errors=theirs.errors
+    )
+    ours.reconfigure(write_through=theirs.write_through)
+    for name in ("stdout", "__stdout__"):
+        setattr(sys, name, ours)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _run(command: Command, options: Namespace) -> int:

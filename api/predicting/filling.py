@@ -20,11 +20,10 @@ from dovetail.instances.slowdowns.shares import BEST_EFFORT, caps_of
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
+    from dovetail.instances.slowdowns.columns import Slowdowns
     from dovetail.predictors.predictor import Predictor
 
 _MOST_TOLD = 10
-_PUBLISHED = "are estimates from Tally's published means, not measured"
-_DERIVED = "are estimates from their pairs: the jobs at idle share the idle time equally"
 
 
 @overload
@@ -83,15 +82,12 @@ def predicted(
         if of_model and options.model is None:
             raise InputError(error.rule, "--confidence") from None
         raise error.at(source_name(options.model if of_model else options.instance)) from None
-    added = made.slowdowns[len(instance.slowdowns) :]
-    if pairs := int((added.share == BEST_EFFORT).any(axis=1).sum()):
-        print(f"dovetail: isolated pairs ({pairs}) {_PUBLISHED}", file=sys.stderr)
-    if of_sets := sum(IDLE in entry.shares for entry in added.sets.values()):
-        print(f"dovetail: isolated sets ({of_sets}) {_DERIVED}", file=sys.stderr)
-    for unknown in _unknown(instance, predictor, mixed, options.confidence):
-        print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
-    for doubt in _doubts(instance, made, predictor, mixed):
-        print(f"dovetail: {doubt}", file=sys.stderr)
+    for kind, what in (
+        *_estimated(made.slowdowns[len(instance.slowdowns) :]),
+        *_unknown(instance, predictor, mixed, options.confidence),
+        *_doubts(instance, made, predictor, mixed),
+    ):
+        print(f"dovetail: {kind}: {what}", file=sys.stderr)
     return made
 
 
@@ -106,56 +102,58 @@ def _sharing(instance: Instance, shares: Sequence[int] | None) -> Instance:
     return instance.replace(cluster=cluster.replace(shares=(*cluster.shares, *more)))
 
 
+def _estimated(added: Slowdowns) -> Iterator[tuple[str, str]]:
+    """Yield how many isolated pairs and sets are estimates, and from what."""
+    if pairs := int((added.share == BEST_EFFORT).any(axis=1).sum()):
+        yield "isolated", f"{number(pairs, 'pair')} estimated from Tally's published means"
+    if of_sets := sum(IDLE in entry.shares for entry in added.sets.values()):
+        yield "isolated", f"{number(of_sets, 'set')} estimated from their pairs"
+
+
 def _unknown(
     instance: Instance, predictor: str | Predictor, mixed: bool, confidence: float | None
-) -> Iterator[str]:
-    """Yield texts on what the predictor could not predict, with up to ten workloads by name."""
+) -> Iterator[tuple[str, str]]:
+    """Yield what the predictor could not predict, with up to ten workloads by name."""
     from dovetail.predictors.fill import missing, unanswered, unsupported
 
     lacking: dict[tuple[str, ...], list[str]] = {}
     for workload, metrics in missing(instance, predictor).items():
         lacking.setdefault(metrics, []).append(workload)
     for metrics, workloads in lacking.items():
-        verb, whose = ("has", "its") if len(workloads) == 1 else ("have", "their")
-        yield f"{listed(workloads, _MOST_TOLD)} {verb} no {', '.join(metrics)}: {whose} pairs"
+        lack = f"no {', '.join(metrics)}"
+        yield "unknown", f"pairs of {listed(workloads, _MOST_TOLD)} ({lack})"
     splits = unanswered(instance, predictor, mixed=mixed)
     if splits:
         shares = ", ".join("/".join(str(p) if p else "no cap" for p in split) for split in splits)
-        yield f"the model was not fitted on pairs at {shares}: these"
+        yield "unknown", f"pairs at {shares} (the model was not fitted on any)"
     limits = unsupported(instance, predictor, confidence)
     if limits:
         kinds = ", ".join(
             f"{kind} {math.floor(most * 1e4) / 1e4:g}" for kind, most in limits.items()
         )
-        yield f"the measurements support a confidence of at most: {kinds}: pairs of these"
+        yield "unknown", f"pairs above the confidence that the measurements support: {kinds}"
 
 
 def _doubts(
     instance: Instance, made: Instance, predictor: str | Predictor, mixed: bool
-) -> Iterator[str]:
-    """Yield texts on assumptions, and on pairs that may not share for lack of bounds or caps."""
+) -> Iterator[tuple[str, str]]:
+    """Yield assumptions, and how many pairs may not share for lack of bounds or caps."""
     from dovetail.predictors.fill import assumed, in_doubt
 
     found = Counter(word for each in assumed(instance, predictor).values() for word in each)
     if found:
         words = (f"{word} ({number(amount, 'workload')})" for word, amount in found.items())
-        yield f"estimates rest on assumptions: {', '.join(words)}"
+        yield "assumed", ", ".join(words)
     pairs = in_doubt(made, predictor, mixed=mixed)
     if pairs:
-        verb = "stays" if len(pairs) == 1 else "stay"
-        yield (
-            f"{number(len(pairs), 'pair')} of workloads {verb} unknown: an estimate without a "
-            "bound lets no job with a gSLA share; measured pairs or a model fitted on some "
-            "(--model) do"
-        )
+        known = "measure some, and fit a --model on them"
+        yield "without a bound", f"{number(len(pairs), 'pair')} that may not share: {known}"
     cluster = instance.cluster
     lacks_caps = cluster.sharing == "mps" and not caps_of(cluster.shares)
     apart = _apart(instance, made) if lacks_caps else ()
     if apart:
-        yield (
-            f"{number(len(apart), 'pair')} of workloads may break gSLAs without caps, by the upper "
-            "bounds: SM shares (--shares, or cluster.shares) may keep them"
-        )
+        capped = "try SM shares (--shares, cluster.shares)"
+        yield "may break gSLAs without caps", f"{number(len(apart), 'pair')}: {capped}"
 
 
 def _apart(instance: Instance, made: Instance) -> set[tuple[str, ...]]:

@@ -492,6 +492,22 @@ def test_an_objective_of_ones_own_is_named_by_its_module(run, own):
     assert run("explain", "library:lab", "p.json")[0] == 0
 
 
+def test_what_compiled_libraries_print_is_not_in_the_output(tmp_path):
+    (tmp_path / "noisy.py").write_text(
+        "import ctypes\n"
+        "from dovetail import JobValues\n"
+        "class Noisy(JobValues):\n"
+        "    def gain(self, job, slowdown, model):\n"
+        "        ctypes.CDLL(None).puts(b'debugging')\n"
+        "        return super().gain(job, slowdown, model)\n"
+    )
+    words = ["plan", "library:first-pairs", "--objective", "python:noisy.Noisy", "--json"]
+    command = [sys.executable, "-m", "dovetail", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)["assignments"]) == 3
+    assert done.stderr == ""
+
+
 def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(run, own):
     status, out, err = run("plan", "library:lab", "--objective", "python:mine.Wrong")
     assert (status, out) == (1, "")

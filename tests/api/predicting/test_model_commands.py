@@ -101,8 +101,8 @@ def test_shares_that_the_cluster_does_not_list_may_be_allowed(run, tmp_path, mon
     assert status == 0
     assert len(json.loads(out)["assignments"]) == 1
     assert err == (
-        "dovetail: 1 pair of workloads may break gSLAs without caps, by the upper bounds: SM "
-        "shares (--shares, or cluster.shares) may keep them\n"
+        "dovetail: may break gSLAs without caps: 1 pair: try SM shares (--shares, "
+        "cluster.shares)\n"
     )
     given = ("--model", model, "--shares", "30, 70", "--json")
     status, out, err = run("plan", problem, *given)
@@ -183,8 +183,7 @@ def test_workloads_that_stay_unknown_are_named_up_to_ten(run, files, tmp_path):
     assert status == 0
     lines = err.splitlines()
     named = ", ".join(f"w{k:02}" for k in range(10))
-    who = f"{named}, ... (3 more) have no sm_active: their pairs"
-    assert lines == [f"dovetail: {who} stay unknown"]
+    assert lines == [f"dovetail: unknown: pairs of {named}, ... (3 more) (no sm_active)"]
     assert len(read_instance(output).slowdowns) == 6
 
 
@@ -196,8 +195,7 @@ def test_shares_that_the_model_does_not_know_are_named(run, files, tmp_path):
     status, _, err = run("predict", problem, "--model", model, "--mixed", "-o", output)
     assert status == 0
     splits = "30/70, 70/30, no cap/30, 30/no cap, no cap/70, 70/no cap"
-    message = f"the model was not fitted on pairs at {splits}: these stay unknown"
-    assert err == f"dovetail: {message}\n"
+    assert err == f"dovetail: unknown: pairs at {splits} (the model was not fitted on any)\n"
 
 
 def test_a_confidence_is_a_matter_of_the_model(run, files):
@@ -273,19 +271,19 @@ def test_doubts_about_estimates_are_one_line_each(run, tmp_path):
     assert status == 0
     assert "slowdowns" not in json.loads(out)
     assert err.splitlines() == [
-        "dovetail: estimates rest on assumptions: sm_active by gpu_util (120 workloads), "
+        "dovetail: assumed: sm_active by gpu_util (120 workloads), "
         "dram_active by sm_active (120 workloads), pcie_rx_bytes_s by sm_active (120 workloads)",
-        "dovetail: 7,140 pairs of workloads stay unknown: an estimate without a bound lets no job "
-        "with a gSLA share; measured pairs or a model fitted on some (--model) do",
+        "dovetail: without a bound: 7,140 pairs that may not share: measure some, and fit a "
+        "--model on them",
     ]
     status, out, err = run("predict", problem)
     assert (status, len(json.loads(out)["slowdowns"])) == (0, 7140)
     assert err.splitlines() == [
-        "dovetail: estimates rest on assumptions: kernel_mean_s by 25 µs (120 workloads), "
+        "dovetail: assumed: kernel_mean_s by 25 µs (120 workloads), "
         "sm_active by 0.7 of the busy time (120 workloads), dram_active by 0.3 sm_active "
         "(120 workloads), throughput at shares by a roofline (120 workloads)",
-        "dovetail: 7,140 pairs of workloads may break gSLAs without caps, by the upper bounds: SM "
-        "shares (--shares, or cluster.shares) may keep them",
+        "dovetail: may break gSLAs without caps: 7,140 pairs: try SM shares (--shares, "
+        "cluster.shares)",
     ]
 
 
