@@ -252,8 +252,7 @@ def values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[
 
 def node_spans(report: CheckReport) -> tuple[str, str]:
     """Return the number of nodes that jobs span, and how it is counted."""
-    counted = "sum over the placed jobs of the nodes they are on"
-    return "node spans", f"{report.nodes_spanned} ({counted})"
+    return "node spans", f"{report.nodes_spanned} (nodes of each job, summed)"
 
 
 def origins(laid_out: PlanView) -> str:

@@ -90,7 +90,7 @@ def test_headline_has_value_bound_gap_and_proof():
         "status optimal: no plan does better, proven",
         "throughput 2.5 bound 2.5 gap 0.00 %",
         "placed 1 of 2 jobs (1 start, 0 stay) on 1 of 2 GPUs",
-        "node spans 1 (sum over the placed jobs of the nodes they are on)",
+        "node spans 1 (nodes of each job, summed)",
         f"solver {plan.solver}, 1.25 s, stopped: complete",
     ]
 
