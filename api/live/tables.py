@@ -93,7 +93,7 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
 
     Columns in which no job has anything are left out.
     """
-    columns = (
+    columns: tuple[TableColumn | str, ...] = (
         TableColumn("job", folds=True),
         TableColumn("user", folds=True, most=WIDTH // 4),
         TableColumn("name", folds=True, most=WIDTH // 4),

@@ -101,8 +101,7 @@ def test_shares_that_the_cluster_does_not_list_may_be_allowed(run, tmp_path, mon
     assert status == 0
     assert len(json.loads(out)["assignments"]) == 1
     assert err == (
-        "dovetail: may break gSLAs without caps: 1 pair: try SM shares (--shares, "
-        "cluster.shares)\n"
+        "dovetail: may break gSLAs without caps: 1 pair: try SM shares (--shares, cluster.shares)\n"
     )
     given = ("--model", model, "--shares", "30, 70", "--json")
     status, out, err = run("plan", problem, *given)
