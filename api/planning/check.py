@@ -10,7 +10,7 @@ from dovetail.instances.objectives import OBJECTIVES
 from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, option
 from dovetail.toolkit.inputs import instance_with, naming
 from dovetail.toolkit.outputs import print_either
-from dovetail.toolkit.tables import fact_lines, stacked
+from dovetail.toolkit.tables import fact_lines, stacked, text_rows
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ def check_view(report: CheckReport) -> RenderableType:
             ("GPUs used", str(report.gpus_used)),
             node_spans(report),
         ),
-        *(f"violation: {each}" for each in report.violations),
-        *(f"warning: {each}" for each in report.warnings),
+        text_rows(
+            (kind, str(each))
+            for kind, found in (("violation", report.violations), ("warning", report.warnings))
+            for each in found
+        ),
     )

@@ -10,7 +10,7 @@ from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, a
 from dovetail.toolkit.inputs import instance_with, naming
 from dovetail.toolkit.outputs import print_either
 from dovetail.toolkit.progress import working
-from dovetail.toolkit.tables import named_lines, stacked, title
+from dovetail.toolkit.tables import named_lines, stacked, text_rows, title
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ EXPLAIN: Final = Command(
 )
 
 _MOST_PAIRS: Final = 1000
-_ANY: Final = "Any one of these (would: proven by solving that round; could: if the rest stays):"
+_ANY: Final = "Any one of these (would: proven by solving; could: if the rest stays):"
 
 
 def explain(options: Namespace) -> int:
@@ -72,8 +72,9 @@ def _explain_waiting(options: Namespace, instance: Instance, plan: Plan) -> int:
 def _view(story: Explanation) -> RenderableType:
     """Return why a job waits or where it runs, and what would let it start."""
     head = _reasons([story])
-    remedies = [f"  - {remedy.text}" for remedy in story.remedies]
-    return stacked(head, "", _ANY, *remedies) if remedies else head
+    if not story.remedies:
+        return head
+    return stacked(head, "", _ANY, text_rows(("  -", remedy.text) for remedy in story.remedies))
 
 
 def waiting_view(waiting: Sequence[Waiting], pairs: UnknownPairs | None = None) -> RenderableType:

@@ -216,8 +216,8 @@ def test_check_view_lists_violations_and_warnings():
     report = check(instance, plan.replace(objective=wrong)).replace(warnings=("look here",))
     text = printed(check_view(report))
     assert "not valid: 1 violation\n" in text
-    assert "violation: plan: claim: claims throughput 99, recomputed 22.40865327" in text
-    assert "warning: look here" in text
+    assert "violation  plan: claim: claims throughput 99, recomputed 22.40865327" in text
+    assert "warning    look here" in text
     assert "22.4087 (recomputed)" in text
 
 
