@@ -56,6 +56,10 @@ def check_view(report: CheckReport) -> RenderableType:
     from dovetail.planning.views import node_spans, values
 
     broken = number(len(report.violations), "violation")
+    found = [
+        *(("violation", str(each)) for each in report.violations),
+        *(("warning", each) for each in report.warnings),
+    ]
     return stacked(
         fact_lines(
             ("plan", "valid" if report.valid else f"not valid: {broken}"),
@@ -63,9 +67,5 @@ def check_view(report: CheckReport) -> RenderableType:
             ("GPUs used", str(report.gpus_used)),
             node_spans(report),
         ),
-        text_rows(
-            (kind, str(each))
-            for kind, found in (("violation", report.violations), ("warning", report.warnings))
-            for each in found
-        ),
+        text_rows(found) if found else None,
     )
