@@ -454,6 +454,7 @@ def main() -> None:
         name, *arguments = json.loads(options.cell)
         print(json.dumps(CELLS[name](*arguments)))
         return
+    subprocess.run([sys.executable, "-m", "dovetail.solver.pairing"], check=True)  # compiles once
     kept = Path(options.keep) if options.keep else None
     options.points = json.loads(kept.read_text()) if kept and kept.exists() else {}
     print(heading())

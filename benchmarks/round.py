@@ -1,17 +1,19 @@
 """Measure whole rounds: from the data about the jobs to a checked plan.
 
-    python benchmarks/round.py                        both tables
+    python benchmarks/round.py                        all tables
     python benchmarks/round.py --tables arrays        from slowdown arrays
     python benchmarks/round.py --tables instances     from an instance, by `dovetail.solve`
+    python benchmarks/round.py --tables objectives    the same without reasons, by objective
 
 The first table starts from arrays of slowdowns at 9 splits, gSLAs, memory and a limit of 40 % of
 the GPUs asked for: the best split of each pair, the matching, GPUs of named nodes for every
 group, and a check of the plan and its proof that shares no code with the engine. The second is
 `dovetail.solve`, whose plan comes with reasons for waiting jobs, on generated instances
-of 300 workloads (loading them is excluded). Every cell runs in a process of its own, kernels
-loaded; medians of at least 5 runs unless a run takes longer than 20 s (the table says how many).
-Memory is the peak of the process. All instances are synthetic: a contention model with 4 %
-noise, gSLAs from 1 to 2.
+of 300 workloads (loading them is excluded). The third is `dovetail.solve` without reasons, under
+each objective: 64 workloads for 1,000 jobs, 300 for 10,000. Every cell runs in a process of its
+own, kernels loaded; medians of at least 5 runs unless a run takes longer than 20 s (the table says
+how many). Memory is the peak of the process. All instances are synthetic: a contention model with
+4 % noise, gSLAs from 1 to 2.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ ARRAY_ROUNDS = ((1000, 1000), (3000, 300), (10_000, 300))
 """Jobs and workloads of the first table; as many workloads as jobs: all jobs distinct."""
 
 INSTANCE_ROUNDS = ((1000, 300), (3000, 300), (10_000, 300))
+
+OBJECTIVE_ROUNDS = ((1000, 64), (10_000, 300))
 
 
 @dataclass
@@ -177,19 +181,57 @@ def instance_cell(jobs: int, workloads: int) -> dict[str, Any]:
     return measured(run) | {"gap": gaps[-1]}
 
 
+def objective_cell(jobs: int, workloads: int, objective: str) -> dict[str, Any]:
+    """Measure a round without reasons: seconds on the wall and of the processor."""
+    from dovetail import solve
+    from dovetail.instances.generate import generate
+
+    solve(generate(200, seed=SEED, workloads=30, gangs=False), objective, explain=False)
+    given = generate(jobs, seed=SEED, workloads=workloads, gangs=False)
+    wall, processor, gap = [], [], 0.0
+    while len(wall) < RUNS and sum(wall) <= LONG_RUN_S:
+        began, worked = time.perf_counter(), time.process_time()
+        result = solve(given, objective, explain=False)
+        wall.append(time.perf_counter() - began)
+        processor.append(time.process_time() - worked)
+        gap = result.gap
+    return {
+        "wall": float(np.median(wall)),
+        "cpu": float(np.median(processor)),
+        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "gap": gap,
+        "runs": len(wall),
+    }
+
+
+def objective_rows(limit: float) -> Iterator[str]:
+    """Yield the table of the objectives as Markdown."""
+    from dovetail.instances.objectives import OBJECTIVES
+
+    yield "\n### `dovetail.solve(explain=False)`, one GPU a job\n"
+    yield "| jobs | objective | wall s | processor s | peak MiB | gap | runs |"
+    yield "|--:|---|--:|--:|--:|--:|--:|"
+    for jobs, workloads in OBJECTIVE_ROUNDS:
+        for objective in OBJECTIVES:
+            cell = run_cell(["objectives", jobs, workloads, objective], limit)
+            yield (
+                f"| {jobs:,} | {objective} | {cell['wall']:.3f} | {cell['cpu']:.3f} "
+                f"| {cell['mib']:.0f} | {cell['gap']:.1e} | {cell['runs']} |"
+            )
+
+
 class _Laps:
     """Times the steps of ``solve`` from outside, each without those inside it."""
 
     def __init__(self) -> None:
-        from dovetail.formulations.programs import problems
         from dovetail.solver import rounds
-        from dovetail.solver.matching import exact_pairs
+        from dovetail.solver.matching import exact_pairs, table_pairs
         from dovetail.solver.pairing import SplitValues
 
         self._seconds: dict[str, float] = {}
         self._inside = 0.0
         for owner, function, name in (
-            (problems, "pair_tables", "tables of the workloads"),
+            (table_pairs, "pair_tables", "tables of the workloads"),
             (SplitValues, "rounded", "best splits"),
             (exact_pairs, "match_pairs", "matching"),
             (exact_pairs, "solve_in_stages", "chosen groups"),
@@ -243,12 +285,7 @@ def rows(table: str, limit: float) -> Iterator[str]:
     """Yield a table as Markdown, a column for each round."""
     title, _, rounds = CELLS[table]
     yield f"\n### {title}\n"
-    cells = []
-    for jobs, workloads in rounds:
-        cell = json.dumps([table, jobs, workloads])
-        command = [sys.executable, __file__, "--cell", cell]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
-        cells.append(json.loads(done.stdout))
+    cells = [run_cell([table, jobs, workloads], limit) for jobs, workloads in rounds]
     names = [f"{n:,} jobs, {k:,} workloads" if k < n else f"{n:,} distinct" for n, k in rounds]
     yield "| seconds | " + " | ".join(names) + " |"
     yield "|---|" + "--:|" * len(rounds)
@@ -257,6 +294,14 @@ def rows(table: str, limit: float) -> Iterator[str]:
     yield "| **whole round** | " + " | ".join(f"**{c['total']:.3f}**" for c in cells) + " |"
     yield "| peak MiB | " + " | ".join(f"{c['mib']:.0f}" for c in cells) + " |"
     yield "| runs | " + " | ".join(str(c["runs"]) for c in cells) + " |"
+
+
+def run_cell(cell: list[Any], limit: float) -> dict[str, Any]:
+    """Measure a cell in a process of its own."""
+    command = [sys.executable, __file__, "--cell", json.dumps(cell)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def heading() -> str:
@@ -268,17 +313,21 @@ def heading() -> str:
 def main() -> None:
     """Run the cells and print the tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--tables", nargs="+", default=list(CELLS), choices=list(CELLS))
+    tables = [*CELLS, "objectives"]
+    parser.add_argument("--tables", nargs="+", default=tables, choices=tables)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per cell")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
-        table, jobs, workloads = json.loads(options.cell)
-        print(json.dumps(CELLS[table][1](jobs, workloads)))
+        table, *arguments = json.loads(options.cell)
+        measure = CELLS[table][1] if table in CELLS else objective_cell
+        print(json.dumps(measure(*arguments)))
         return
+    subprocess.run([sys.executable, "-m", "dovetail.solver.pairing"], check=True)  # compiles once
     print(heading())
     for table in options.tables:
-        for line in rows(table, options.limit):
+        found = rows(table, options.limit) if table in CELLS else objective_rows(options.limit)
+        for line in found:
             print(line, flush=True)
 
 

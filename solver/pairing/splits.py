@@ -49,6 +49,9 @@ _KINDS_AT_ONCE = 128
 _TILE = 512
 """Columns processed together: their values stay in the cache."""
 
+_MIRRORED = 64
+"""Rows and columns that are mirrored together."""
+
 _PADDING = 8
 """Padding that makes the row length no power of two, which caches would map to the same lines."""
 
@@ -288,9 +291,10 @@ class SplitValues(PairValues):
     def rounded(self, jobs: Ints, scale: float) -> tuple[Narrow, Ints]:  # noqa: D102
         m = len(jobs)
         fixed = np.empty((m, m), dtype=np.int32)
-        joined = np.empty(m, dtype=np.int64)
         if can_compile():
-            over_rows(compiled, *self._rounding(jobs), scale, fixed, joined)
+            joined = np.empty(m, dtype=np.int64)
+            over_rows(compiled, *self._rounding(jobs), scale, fixed)
+            over_rows(compiled, mirror_rows, m, m, fixed, joined)
             return fixed, joined
         value = self.pairs.value[np.ix_(jobs, jobs)]
         may = ~np.isnan(value)
@@ -491,20 +495,22 @@ def round_split_rows(
     most: Floats,
     scale: float,
     fixed: Narrow,
-    joined: Ints,
 ) -> None:
-    """Write the rows that ``split_rows`` writes, rounded up to whole units of 1 / scale."""
+    """Write the rows that ``split_rows`` writes, rounded up to whole units of 1 / scale.
+
+    Values are written beyond the diagonal, and some before it (see ``mirror_rows``).
+    """
     worth = np.empty((mirror.size, _TILE + _PADDING))
     limit = np.empty((mirror.size, _TILE + _PADDING))
     best = np.empty(_TILE)
-    for r in range(first, last):
-        joined[order[r]] = 0
     for start in range(0, workload.size, _TILE):
         stop = min(start + _TILE, workload.size)
         width = stop - start
         last_like = -1
         for r in range(first, last):
             i = order[r]
+            if i >= stop:
+                continue
             if (
                 last_like < 0
                 or workload[i] != workload[last_like]
@@ -526,13 +532,32 @@ def round_split_rows(
             forbid(i, start, memory, memory_limit, size, running, best[:width])
             if bonus.size > 0:
                 add_bonus(i, start, bonus, surplus, most, best[:width])
+            round_best(best[:width], scale, fixed[i, start:stop])
+
+
+@kernel
+def round_best(best: Floats, scale: float, fixed: Narrow) -> None:
+    """Write values rounded up to whole units of 1 / scale."""
+    for c in range(best.size):
+        units = np.ceil(best[c] * scale) if best[c] > -np.inf else np.float64(FORBIDDEN)
+        fixed[c] = np.int32(units)
+
+
+@kernel
+def mirror_rows(first: int, last: int, fixed: Narrow, joined: Ints) -> None:
+    """Copy the values beyond the diagonal before it, and count the allowed pairs of each row."""
+    for above in range(first, last, _MIRRORED):
+        below = min(above + _MIRRORED, last)
+        for left in range(0, below, _MIRRORED):
+            right = min(left + _MIRRORED, below)
+            for i in range(above, below):
+                for j in range(left, min(right, i)):
+                    fixed[i, j] = fixed[j, i]
+        for i in range(above, below):
             count = 0
-            for c in range(width):
-                shared = best[c] > -np.inf
-                units = np.ceil(best[c] * scale) if shared else np.float64(FORBIDDEN)
-                fixed[i, start + c] = np.int32(units)
-                count += 1 if shared else 0
-            joined[i] += count
+            for j in range(fixed.shape[1]):
+                count += 1 if fixed[i, j] != FORBIDDEN else 0
+            joined[i] = count
 
 
 @kernel

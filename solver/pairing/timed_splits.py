@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike
 
 from dovetail.formulations.prices import Ends
 from dovetail.solver.pairing.compilation import kernel
-from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.splits import (
     _PADDING,
     _TILE,
@@ -25,7 +24,11 @@ from dovetail.solver.pairing.splits import (
     SplitValues,
     _column,
     forbid,
+    round_best,
 )
+
+_BUCKETS = 2**14
+"""Buckets in which prices at a time are looked up."""
 
 
 class ShorteningSplits(SplitValues):
@@ -142,8 +145,15 @@ class SavedTimeSplits(SplitValues):
         return (
             round_saved_rows, m, m, *self._arguments(jobs), e.left[jobs], e.due[jobs],
             e.rent[jobs], e.hold[jobs], np.ascontiguousarray(e.after), e.times, e.paid, slope,
-            e.floor, e.claimed, e.last, e.until(e.due[jobs]),
+            _near(e.times), e.floor, e.claimed, e.last, e.until(e.due[jobs]),
         )  # fmt: skip
+
+
+def _near(times: Floats) -> Ints:
+    """Return the last time at or before the start of each bucket (see ``price_until``)."""
+    at = np.arange(_BUCKETS) / _BUCKETS
+    starts = times[len(times) // 2] * at / (1 - at)
+    return np.asarray(np.searchsorted(times, starts, side="right") - 1, dtype=np.int64)
 
 
 @kernel
@@ -174,18 +184,6 @@ def gather(
 
 
 @kernel
-def round_best(best: Floats, scale: float, fixed: Narrow) -> int:
-    """Write values rounded up to whole units of 1 / scale; return how many there are."""
-    count = 0
-    for c in range(best.size):
-        shared = best[c] > -np.inf
-        units = np.ceil(best[c] * scale) if shared else np.float64(FORBIDDEN)
-        fixed[c] = np.int32(units)
-        count += 1 if shared else 0
-    return count
-
-
-@kernel
 def round_shortening_rows(
     first: int,
     last: int,
@@ -205,21 +203,20 @@ def round_shortening_rows(
     most: float,
     scale: float,
     fixed: Narrow,
-    joined: Ints,
 ) -> None:
     """Write the rounded rows of ``ShorteningSplits``; see ``round_split_rows``."""
     own = np.empty((mirror.size, _TILE + _PADDING))
     other = np.empty((mirror.size, _TILE + _PADDING))
     limit = np.empty((mirror.size, _TILE + _PADDING))
     best = np.empty(_TILE)
-    for r in range(first, last):
-        joined[order[r]] = 0
     for start in range(0, workload.size, _TILE):
         stop = min(start + _TILE, workload.size)
         width = stop - start
         workload_before = -1
         for r in range(first, last):
             i = order[r]
+            if i >= stop:
+                continue
             if workload[i] != workload_before:
                 workload_before = workload[i]
                 gather(
@@ -235,7 +232,7 @@ def round_shortening_rows(
                         running[start:stop], best[:width],
                     )  # fmt: skip
             forbid(i, start, memory, memory_limit, size, running, best[:width])
-            joined[i] += round_best(best[:width], scale, fixed[i, start:stop])
+            round_best(best[:width], scale, fixed[i, start:stop])
 
 
 @kernel
@@ -270,16 +267,20 @@ def raise_shortening(
 
 
 @kernel
-def price_until(end: float, times: Floats, paid: Floats, slope: Floats, floor: float) -> float:
-    """Return the price of a GPU from now until a time, as ``Ends.until`` does."""
-    low, high = 0, times.size
-    while high - low > 1:
-        middle = (low + high) // 2
-        if times[middle] <= end:
-            low = middle
-        else:
-            high = middle
-    return float(slope[low] * (end - times[low]) + paid[low] + floor * end)
+def price_until(end: float, times: Floats, paid: Floats, slope: Floats, near: Ints) -> float:
+    """Return the price of a GPU from now until a time, as ``Ends.until`` does without ``floor``.
+
+    ``near`` has the last time at or before the start of each bucket of ``end / (end + middle)``,
+    where ``middle`` is the time in the middle.
+    """
+    middle = times[times.size // 2]
+    bucket = int(end / (end + middle) * near.size) if middle > 0.0 and end < np.inf else 0
+    k = near[min(bucket, near.size - 1)]
+    while k > 0 and times[k] > end:
+        k -= 1
+    while k + 1 < times.size and times[k + 1] <= end:
+        k += 1
+    return float(slope[k] * (end - times[k]) + paid[k])
 
 
 @kernel
@@ -306,28 +307,29 @@ def round_saved_rows(
     times: Floats,
     paid: Floats,
     slope: Floats,
+    near: Ints,
     floor: float,
     claimed: float,
     latest: float,
     paid_due: Floats,
     scale: float,
     fixed: Narrow,
-    joined: Ints,
 ) -> None:
     """Write the rounded rows of ``SavedTimeSplits``; see ``round_split_rows``."""
     own = np.empty((mirror.size, _TILE + _PADDING))
     other = np.empty((mirror.size, _TILE + _PADDING))
     limit = np.empty((mirror.size, _TILE + _PADDING))
     best = np.empty(_TILE)
-    unclaimed = price_until(claimed, times, paid, slope, floor) if claimed < np.inf else 0.0
-    for r in range(first, last):
-        joined[order[r]] = 0
+    before_claimed = min(claimed, times[times.size - 1])
+    unclaimed = price_until(before_claimed, times, paid, slope, near)
     for start in range(0, workload.size, _TILE):
         stop = min(start + _TILE, workload.size)
         width = stop - start
         workload_before = -1
         for r in range(first, last):
             i = order[r]
+            if i >= stop:
+                continue
             if workload[i] != workload_before:
                 workload_before = workload[i]
                 gather(
@@ -358,22 +360,23 @@ def round_saved_rows(
                     total += weight[j] * (due[j] - its_end) + rent[j]
                     if running[i] or running[j]:
                         held = end if running[i] else its_end
-                        so_far = price_until(held, times, paid, slope, floor)
+                        so_far = price_until(held, times, paid, slope, near) + floor * held
                         total += (paid_due[i] if running[i] else paid_due[j]) - so_far
                         if max(end, its_end) > held:
                             until = max(end, its_end)
-                            cost = price_until(until, times, paid, slope, floor) - so_far
+                            cost = price_until(until, times, paid, slope, near) - so_far
+                            cost += floor * until
                             total -= max(0.0, cost)
                     else:
                         until = max(end, its_end)
                         if total - floor * min(until, claimed) <= best[c]:
                             continue
                         if until > claimed:
-                            cost = price_until(until, times, paid, slope, floor) - unclaimed
-                            total -= max(0.0, cost + floor * claimed)
+                            cost = price_until(until, times, paid, slope, near) - unclaimed
+                            total -= max(0.0, cost + floor * until)
                         else:
                             total -= floor * until
                     if total >= 0 and total > best[c]:
                         best[c] = total
             forbid(i, start, memory, memory_limit, size, running, best[:width])
-            joined[i] += round_best(best[:width], scale, fixed[i, start:stop])
+            round_best(best[:width], scale, fixed[i, start:stop])
