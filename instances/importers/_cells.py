@@ -6,10 +6,13 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dovetail.instances.reading.parquet import parquet_columns
 
 IntArray = NDArray[np.integer[Any]]
 FloatArray = NDArray[np.float64]
@@ -145,6 +148,13 @@ def _in_order(alike: IntArray) -> tuple[list[int], IntArray]:
     rank = np.empty(len(alike), dtype=np.int64)
     rank[firsts] = np.arange(len(firsts))
     return firsts.tolist(), rank[alike]
+
+
+def parquet_parts(path: Path) -> Iterator[dict[str, Cells]]:
+    """Yield the columns of a Parquet file, some rows at a time."""
+    for part in parquet_columns(path):
+        cells = (Cells(*column) for column in part.values())
+        yield dict(zip(_header([*part]), cells, strict=True))
 
 
 def row_parts(file: BinaryIO) -> Iterator[dict[str, Cells]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any, BinaryIO, Final
 
@@ -27,6 +28,7 @@ from dovetail.instances.importers._cells import (
     OddTableError,
     both,
     byte_parts,
+    parquet_parts,
     row_parts,
 )
 from dovetail.instances.reading.raw_files import MOST_BYTES, FilePath, opened
@@ -57,19 +59,28 @@ _MOST: Final = 20.0
 
 
 def plain_pairs(path: FilePath) -> Slowdowns | None:
-    """Return the pairs of a table with commas (``.csv``, ``.csv.gz``), or None if it is unusual.
+    """Return the pairs of a table (``.csv``, ``.csv.gz``, ``.parquet``), or None if it is unusual.
 
     Both workloads of a pair are in order; names come in order of first appearance.
     """
     try:
+        if Path(path).suffix == ".parquet":
+            return _PairReader().read(parquet_parts(Path(path)))
         with opened(path) as file:
             try:
-                return _PairReader().read(file, byte_parts(file))
+                return _PairReader().read(_within_limit(file, byte_parts(file)))
             except OddBytesError:
                 file.seek(0)
-                return _PairReader().read(file, row_parts(file))
+                return _PairReader().read(_within_limit(file, row_parts(file)))
     except (OddTableError, ValidationError, ValueError, KeyError, csv.Error, InputError):
         return None
+
+
+def _within_limit(file: BinaryIO, parts: Iterable[dict[str, Cells]]) -> Iterator[dict[str, Cells]]:
+    for part in parts:
+        if file.tell() > MOST_BYTES:
+            raise OddTableError
+        yield part
 
 
 class _PairReader:
@@ -79,14 +90,14 @@ class _PairReader:
         self._noted: set[tuple[str, str]] = set()
         self._parts: list[dict[str, Any]] = []
 
-    def read(self, file: BinaryIO, parts: Iterable[dict[str, Cells]]) -> Slowdowns:
+    def read(self, parts: Iterable[dict[str, Cells]]) -> Slowdowns:
         count = 0
         for cells in parts:
             if not self._parts and not set(_REQUIRED) <= cells.keys() <= _KNOWN:
                 raise OddTableError
             self._parts.append(self._part(cells))
             count += len(self._parts[-1]["workload"])
-            if count >= MOST_ROWS or file.tell() > MOST_BYTES:
+            if count >= MOST_ROWS:
                 raise OddTableError
         if not self._parts:
             raise OddTableError

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.plugins import require_package
@@ -16,7 +18,10 @@ from dovetail.instances.reading.tables import MOST_ROWS, Cell, Column, Row, Tabl
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from numpy.typing import NDArray
+
 _BATCH_ROWS = 1024
+_BYTES_AT_ONCE = 2**22
 
 
 def parquet_table(path: Path) -> Table:
@@ -38,19 +43,72 @@ def parquet_table(path: Path) -> Table:
     return Table(source, "columns", names, _rows(arrow, file, source))
 
 
-def _rows(arrow: ModuleType, file: Any, source: str) -> Iterator[Row]:  # noqa: ANN401 (pyarrow's)
-    number = unpacked = 0
+def parquet_columns(path: Path) -> Iterator[dict[str, tuple[list[str], NDArray[np.int64]]]]:
+    """Yield the columns of a file, some rows at a time, each as its different texts and their rows.
+
+    The texts, in order of first appearance, are those of the cells of `parquet_table`.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or has columns of lists.
+    UnsupportedError
+        Without pyarrow.
+    """
+    arrow = _pyarrow()
+    source = source_name(path)
+    content = arrow.BufferReader(read_bytes(path))
     with _faults(arrow, source):
-        # In small batches: a small file may hold any number of equal cells.
-        for batch in file.iter_batches(_BATCH_ROWS):
-            unpacked += batch.nbytes
-            if unpacked > MOST_BYTES or number > MOST_ROWS:
-                rule = f"must hold at most {MOST_BYTES // 2**20} MiB in {MOST_ROWS} rows"
-                raise InputError(f"{rule}, got more", "", source)
+        file = arrow.parquet.ParquetFile(content)
+        names = file.schema_arrow.names
+        for batches in _together(_batches(file, source)):
+            table = arrow.Table.from_batches(batches)
+            yield {name: _distinct(table.column(k)) for k, name in enumerate(names)}
+
+
+def _together(batches: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield some batches of rows at a time."""
+    found: list[Any] = []
+    for batch in batches:
+        found.append(batch)
+        if sum(each.nbytes for each in found) >= _BYTES_AT_ONCE:
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+def _distinct(column: Any) -> tuple[list[str], NDArray[np.int64]]:  # noqa: ANN401 (pyarrow's)
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    number: dict[str, int] = {}
+    cells = map(_text, encoded.dictionary.to_pylist())
+    code = np.array([number.setdefault(cell, len(number)) for cell in cells], dtype=np.int64)
+    return [*number], code[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _text(cell: object) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _rows(arrow: ModuleType, file: Any, source: str) -> Iterator[Row]:  # noqa: ANN401 (pyarrow's)
+    number = 0
+    with _faults(arrow, source):
+        for batch in _batches(file, source):
             for row in batch.to_pylist():
                 number += 1
-                cells = {name: "" if cell is None else str(cell) for name, cell in row.items()}
-                yield Row(source, number, cells, "row")
+                yield Row(source, number, {name: _text(cell) for name, cell in row.items()}, "row")
+
+
+def _batches(file: Any, source: str) -> Iterator[Any]:  # noqa: ANN401 (pyarrow's)
+    number = unpacked = 0
+    # In small batches: a small file may hold any number of equal cells.
+    for batch in file.iter_batches(_BATCH_ROWS):
+        unpacked += batch.nbytes
+        if unpacked > MOST_BYTES or number > MOST_ROWS:
+            rule = f"must hold at most {MOST_BYTES // 2**20} MiB in {MOST_ROWS} rows"
+            raise InputError(f"{rule}, got more", "", source)
+        number += batch.num_rows
+        yield batch
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.importers import _cells, pairs
 from dovetail.instances.importers.plain_pairs import plain_pairs
+from dovetail.instances.reading import parquet
 
 HEADER = ["workload_1", "share_1", "slowdown_1", "workload_2", "share_2", "slowdown_2"]
 WORLD = generate(6, seed=2, workloads=6, gangs=False)
@@ -117,3 +118,59 @@ def test_a_changed_cell(path, draw):
     rows[row][column] = draw.draw(st.sampled_from(values))
     path.write_text(text_of(rows))
     assert outcome(path, by_rows=False) == outcome(path, by_rows=True)
+
+
+def as_parquet(path: Path, rows: list[list[object]], kinds: dict[str, object]) -> None:
+    """Write rows with the given types of columns; an empty cell is a missing one."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
+    from pyarrow.parquet import write_table
+
+    cells = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
+    columns = {
+        name: arrow.array([None if cell == "" else cell for cell in column], kinds.get(name))
+        for name, column in cells.items()
+    }
+    write_table(arrow.table(columns), path)
+
+
+@pytest.mark.parametrize("rows_at_once", [16, 1024])
+@pytest.mark.parametrize(
+    "names", [HEADER, ["job_a", "share_a", "slowdown_a", "job_b", "share_b", "slowdown_b"]]
+)
+def test_a_table_as_parquet(path, monkeypatch, names, rows_at_once):
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", rows_at_once)
+    monkeypatch.setattr(parquet, "_BYTES_AT_ONCE", 4096)
+    place = path.with_suffix(".parquet")
+    rows = table()
+    rows[0][:6] = names
+    as_parquet(place, rows, {})
+    assert plain_pairs(place) is not None
+    path.write_text(text_of(rows))
+    assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
+    assert outcome(place, by_rows=False) == outcome(path, by_rows=False)
+
+
+@given(st.data())
+def test_a_changed_cell_of_parquet(path, draw):
+    place = path.with_suffix(".parquet")
+    rows = table()
+    row, column = draw.draw(st.integers(1, 40)), draw.draw(st.integers(0, len(rows[0]) - 1))
+    odd: list[object] = ["", " ", "w00", "idle", "failed", 30, 0, 101, 1.5, 25.0, -1.0, True]
+    rows[row][column] = draw.draw(st.sampled_from(odd))
+    if draw.draw(st.booleans()):
+        rows = [[str(cell) for cell in row] for row in rows]
+    try:
+        as_parquet(place, rows, {})
+    except (TypeError, ValueError):
+        return  # Not one type in a column: no such file.
+    assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
+
+
+def test_lists_in_parquet_are_left_to_the_reader_of_rows(path):
+    place = path.with_suffix(".parquet")
+    rows = table()
+    for row in rows[1:]:
+        row[9] = [row[9]]
+    as_parquet(place, rows, {})
+    assert plain_pairs(place) is None
+    assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
