@@ -195,7 +195,8 @@ class SplitTables:
     @property
     def late(self) -> bool:
         """Whether some tail bound differs from the bound of the slowdown."""
-        return not np.array_equal(self.upper, self.tail, equal_nan=True)
+        same = self.upper is self.tail or np.array_equal(self.upper, self.tail, equal_nan=True)
+        return not same
 
 
 class KnownPairs:
@@ -220,23 +221,37 @@ class KnownPairs:
 
     def find(self, one: Member, other: Member) -> Sharing | None:
         """Return the figures of two workloads at their shares, or None if they may not share."""
-        keys, rows = self._directed
-        (a, x), (b, y) = one, other
-        key = (a * CODES + x) * self._members + b * CODES + y
+        keys, rows = self._keyed
+        first, second = (workload * CODES + share for workload, share in (one, other))
+        key = min(first, second) * self._members + max(first, second)
         at = int(np.searchsorted(keys, key))
         if at == len(keys) or keys[at] != key:
             return None
-        row, turned = divmod(int(rows[at]), 2)
+        row = int(rows[at])
         found = self.rows.figures(row)
+        turned = (self.rows.workload[row, 0], self.rows.share[row, 0]) != one
         return found.permuted((1, 0)) if turned else found
 
     def found(self, workload: Ints, share: Ints) -> Colocations:
         """Return the rows of pairs (m, 2) that are known, with their jobs in this order."""
-        keys, rows = self._directed
-        member = workload * CODES + share
-        return self._turned(
-            rows[np.searchsorted(keys, member[:, 0] * self._members + member[:, 1])]
-        )
+        keys, rows = self._keyed
+        row = rows[np.searchsorted(keys, self._key(workload * CODES + share))]
+        turned = self.rows.workload[row, 0] != workload[:, 0]
+        turned |= self.rows.share[row, 0] != share[:, 0]
+        return self._turned(2 * row + turned)
+
+    def _key(self, member: Ints) -> Ints:
+        key = np.minimum(member[:, 0], member[:, 1])
+        key *= self._members
+        key += np.maximum(member[:, 0], member[:, 1])
+        return key
+
+    @cached_property
+    def _keyed(self) -> tuple[Ints, Ints]:
+        """The sorted key of each pair, and its row."""
+        keys = self._key(self.rows.workload * CODES + self.rows.share)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
 
     def beside(self, member: Member) -> Colocations:
         """Return the pairs with a workload at a share, which comes first."""
@@ -287,7 +302,7 @@ class KnownPairs:
         rows = self.rows if fits.all() else self.rows.take(fits)
         own, other = rows.share.T
         there, back = own * CODES + other, other * CODES + own
-        codes = np.unique(np.concatenate([there, back]))
+        codes = np.unique(np.append(np.unique(there), np.unique(back)))
         (a, b), shape = rows.workload.T, (self._workloads, self._workloads, len(codes))
         forward = a, b, np.searchsorted(codes, there)
         backward = b, a, np.searchsorted(codes, back)
@@ -299,8 +314,9 @@ class KnownPairs:
 
         shares = np.stack(np.divmod(codes, CODES), axis=1)
         both = np.stack([rows.power_w, rows.power_w], axis=1)
-        of_jobs = rows.slowdown, rows.upper, rows.tail, both
-        return SplitTables(shares, *map(table, of_jobs))
+        upper = table(rows.upper)
+        tail = upper if rows.tail is rows.upper else table(rows.tail)
+        return SplitTables(shares, table(rows.slowdown), upper, tail, table(both))
 
 
 class _Given(NamedTuple):
@@ -730,7 +746,9 @@ class InstanceSlowdowns(KnownSlowdowns):
         slowdown = ordered(table.slowdown)
         upper = np.fmax(ordered(table.upper), slowdown)
         last = self.at_last[workload, share]
-        tail = np.maximum(tail_bounds(upper, ordered(table.p99)), last)
+        late = not np.isnan(table.p99).all()
+        tail = np.maximum(tail_bounds(upper, ordered(table.p99)), last) if late else upper
+        # Without tail latencies both bounds are one array: there may be millions of rows.
         np.maximum(upper, last, out=upper)
         return Colocations(workload, share, slowdown, upper, tail, table.power_w[row])
 

@@ -340,10 +340,11 @@ class Slowdowns(Sequence[SlowdownEntry]):
         own = self.of_model(model)
         for_all = self.model == -1
         if own.any() and for_all.any():
-            for_all &= ~np.isin(self.members, self.members[own])
+            members = self.members
+            for_all &= ~np.isin(members, members[own])
         return np.asarray(own | for_all)
 
-    @cached_property
+    @property
     def members(self) -> NDArray[np.int64]:
         """Both workloads with their shares as one number each, whatever their order."""
         one, other = (self.workload[:, k] * np.int64(_SHARES) + self.share[:, k] for k in range(2))
@@ -353,11 +354,11 @@ class Slowdowns(Sequence[SlowdownEntry]):
         return np.asarray(members)
 
     @cached_property
-    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """The keys of all rows in ascending order, and the row of each."""
         keys = self.keys
         order = np.argsort(keys, kind="stable")
-        return keys[order], order
+        return keys[order], order.astype(np.int32)
 
     @property
     def keys(self) -> NDArray[np.int64]:
@@ -397,7 +398,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
         found = self._rows([members], [0 if model is None else 1 + self.models.index(model)])
         return None if found[0] < 0 else int(found[0])
 
-    def holding(self, pairs: Sequence[tuple[str, Members]]) -> NDArray[np.intp]:
+    def holding(self, pairs: Sequence[tuple[str, Members]]) -> Ints:
         """Return the row that holds for each pair on a GPU model, -1 where there is none.
 
         An entry for the model comes before the one for all.
@@ -410,7 +411,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
         own = self._rows(members, [numbers.get(model, 0) for model, _ in pairs])
         return np.where(own >= 0, own, for_all)
 
-    def _rows(self, pairs: Sequence[Members], model: Sequence[int]) -> NDArray[np.intp]:
+    def _rows(self, pairs: Sequence[Members], model: Sequence[int]) -> Ints:
         """Return the row of each pair for a GPU model, from 1, or for all: 0."""
         ends = [self.number.get(name, -1) * _SHARES + code for pair in pairs for name, code in pair]
         low, high = np.sort(np.array(ends, dtype=np.int64).reshape(-1, 2), axis=1).T
