@@ -110,7 +110,7 @@ class RoundHosts:
     @cached_property
     def class_node(self) -> Ints:
         """The tight node of each class of GPUs, -1 for none."""
-        node_of = self._round.machines.node_of
+        node_of = self._round.machines.node
         nodes = [node_of[c.gpus[0]] for c in self._round.classes]
         return np.array([n if self.tight[n] else -1 for n in nodes], dtype=np.int64)
 

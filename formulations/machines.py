@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -66,10 +66,9 @@ class Machines:
         """The number of each GPU by its id."""
         return {gpu: k for k, gpu in enumerate(self.gpu_ids)}
 
-    @cached_property
-    def node_of(self) -> Mapping[str, int]:
-        """The index of each GPU's node by the GPU's id."""
-        return dict(zip(self.gpu_ids, self.node, strict=True))
+    def names(self, gpus: Iterable[int]) -> tuple[str, ...]:
+        """Return the ids of GPUs."""
+        return tuple([self.gpu_ids[gpu] for gpu in gpus])
 
     @cached_property
     def gpu_type(self) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dovetail.formulations.arrays import Floats
-from dovetail.formulations.rules import most_bound, room_mib
+from dovetail.formulations.rules import most_bound
 from dovetail.instances.slowdowns.shares import share_code, share_total
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dovetail.formulations.slowdowns import Sharing
 
 
-def resident_slowdowns(compiled: Round, gpu: str) -> tuple[float, ...]:
+def resident_slowdowns(compiled: Round, gpu: int) -> tuple[float, ...]:
     """Return the slowdown of each resident of a GPU that no job joins.
 
     Measured slowdowns come first, then those of the residents' combination. Residents without a
@@ -32,7 +32,7 @@ def resident_slowdowns(compiled: Round, gpu: str) -> tuple[float, ...]:
     return _on_host(compiled, gpu, known.slowdown if known else _each_alone(compiled, gpu))
 
 
-def resident_power(compiled: Round, gpu: str) -> float | None:
+def resident_power(compiled: Round, gpu: int) -> float | None:
     """Return the power of a GPU that no job joins, or None if it is unknown.
 
     If the power of its jobs together is unknown, it is the sum of their powers alone.
@@ -78,7 +78,7 @@ def _expected(compiled: Round, gpu_class: GpuClass) -> Iterator[tuple[Resident, 
         yield from zip(residents, known.slowdown, strict=True)
 
 
-def _each_alone(compiled: Round, gpu: str) -> tuple[float, ...]:
+def _each_alone(compiled: Round, gpu: int) -> tuple[float, ...]:
     found = []
     for resident in compiled.residents[gpu]:
         alone = compiled.alone(resident.variant, resident.share)
@@ -86,17 +86,15 @@ def _each_alone(compiled: Round, gpu: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _known_together(compiled: Round, gpu: str) -> Sharing | None:
+def _known_together(compiled: Round, gpu: int) -> Sharing | None:
     """Return the residents' combination, with values multiplied by their sub-batch factors."""
     residents = compiled.residents[gpu]
     members = [(int(compiled.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
-    known = compiled.slowdowns.find(
-        compiled.models[compiled.machines.model[compiled.machines.number[gpu]]], members
-    )
+    known = compiled.slowdowns.find(compiled.models[compiled.machines.model[gpu]], members)
     return known.times([r.variant.slowdown_factor for r in residents]) if known else None
 
 
-def _bounds(compiled: Round, gpu: str) -> tuple[float, ...] | None:
+def _bounds(compiled: Round, gpu: int) -> tuple[float, ...] | None:
     """Return the bound that each resident's gSLA is checked against, or None if unknown."""
     residents = compiled.residents[gpu]
     if len(residents) == 1:
@@ -106,11 +104,11 @@ def _bounds(compiled: Round, gpu: str) -> tuple[float, ...] | None:
     return _on_host(compiled, gpu, known.bounds(latency)) if known else None
 
 
-def _on_host(compiled: Round, gpu: str, figures: Sequence[float]) -> tuple[float, ...]:
+def _on_host(compiled: Round, gpu: int, figures: Sequence[float]) -> tuple[float, ...]:
     """Return figures of a GPU's residents times the slowdown by the host's load."""
     if compiled.hosts is None:
         return tuple(figures)
-    of_job = compiled.hosts.slowdown[compiled.machines.node_of[gpu]]
+    of_job = compiled.hosts.slowdown[compiled.machines.node[gpu]]
     residents = compiled.residents[gpu]
     return tuple(
         figure * float(of_job[resident.variant.job])
@@ -122,21 +120,20 @@ def bound_now(compiled: Round, job: int) -> float:
     """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
     largest = 0.0
     for gpu in compiled.jobs.held[job][0]:
-        name = compiled.machines.gpu_ids[gpu]
-        bounds = _bounds(compiled, name)
+        bounds = _bounds(compiled, gpu)
         if bounds is None:
             return np.inf
-        place = [r.variant.job for r in compiled.residents[name]].index(job)
+        place = [r.variant.job for r in compiled.residents[gpu]].index(job)
         largest = max(largest, bounds[place])
     return largest
 
 
-def closed_gpus(compiled: Round, held: Iterable[str]) -> set[str]:
+def closed_gpus(compiled: Round, held: Iterable[int]) -> set[int]:
     """Return the GPUs that no job may join: a rule is already broken, or a job over its gSLA.
 
     ``held`` has one GPU of each class with residents.
     """
-    closed: set[str] = set()
+    closed: set[int] = set()
     over: set[int] = set()
     most = most_bound(compiled.jobs.gsla).tolist()
     for gpu in held:
@@ -148,14 +145,13 @@ def closed_gpus(compiled: Round, held: Iterable[str]) -> set[str]:
         for resident, bound in zip(compiled.residents[gpu], each, strict=True):
             if bound > most[resident.variant.job]:
                 over.add(resident.variant.job)
-    ids = compiled.machines.gpu_ids
-    return closed.union(ids[gpu] for k in over for gpu in compiled.jobs.held[k][0])
+    return closed.union(gpu for k in over for gpu in compiled.jobs.held[k][0])
 
 
-def _overfull(compiled: Round, gpu: str) -> bool:
+def _overfull(compiled: Round, gpu: int) -> bool:
     residents = compiled.residents[gpu]
     memory = sum(r.variant.memory_mib for r in residents)
     return (
-        memory > room_mib(compiled.machines.memory_mib[compiled.machines.number[gpu]])
+        memory > compiled.machines.gpu_room_mib[gpu]
         or share_total(r.share for r in residents) > compiled.machines.rules.share_sum
     )

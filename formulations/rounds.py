@@ -70,8 +70,8 @@ class GpuClass(NamedTuple):
         Memory that the jobs on one such GPU may use together (without the reserve).
     residents : tuple of Resident
         The running jobs on each of these GPUs, in the order of the round.
-    gpus : tuple of str
-        The ids of the GPUs, in the order of the cluster.
+    gpus : tuple of int
+        The numbers of the GPUs, ascending.
     open : bool
         Whether a job may start here (constraint 5 of the round problem).
     until_s : float
@@ -81,7 +81,7 @@ class GpuClass(NamedTuple):
     model: str
     memory_mib: float
     residents: tuple[Resident, ...]
-    gpus: tuple[str, ...]
+    gpus: tuple[int, ...]
     open: bool
     until_s: float = np.inf
 
@@ -300,10 +300,10 @@ class Round:
         return sets, of
 
     @cached_property
-    def residents(self) -> Mapping[str, tuple[Resident, ...]]:
+    def residents(self) -> Mapping[int, tuple[Resident, ...]]:
         """The running jobs on each GPU that has some."""
-        (sets, of), ids = self.resident_sets, self.machines.gpu_ids
-        return {ids[gpu]: sets[of[gpu]] for gpu in np.flatnonzero(of).tolist()}
+        sets, of = self.resident_sets
+        return {gpu: sets[of[gpu]] for gpu in np.flatnonzero(of).tolist()}
 
     @cached_property
     def classes(self) -> tuple[GpuClass, ...]:
@@ -322,19 +322,18 @@ class Round:
         if self.hosts:
             node = np.array(machines.node, np.int64)
             columns.append(np.where(self.hosts.tight[node], node, -1)[gpus])
-        runs = _alike(*columns)
-        members = [gpus[run] for run in runs]
-        named = [tuple([machines.gpu_ids[gpu] for gpu in part.tolist()]) for part in members]
-        closed = closed_gpus(self, [names[0] for names in named if names[0] in residents])
+        alike = _alike(*columns)
+        members: list[tuple[int, ...]] = [tuple(gpus[run].tolist()) for run in alike]
+        closed = closed_gpus(self, [part[0] for part in members if part[0] in residents])
         return tuple(
             GpuClass(
-                *machines.gpu_types[machines.gpu_type[int(part[0])]],
-                residents.get(names[0], ()),
-                names,
-                names[0] not in residents or closed.isdisjoint(names),
+                *machines.gpu_types[machines.gpu_type[part[0]]],
+                residents.get(part[0], ()),
+                part,
+                part[0] not in residents or closed.isdisjoint(part),
                 float(until_s[part[0]]),
             )
-            for part, names in zip(members, named, strict=True)
+            for part in members
         )
 
     @cached_property

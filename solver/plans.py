@@ -20,7 +20,7 @@ from dovetail.instances.slowdowns.shares import share_of
 
 def assignments(
     groups: Groups,
-    placed: Mapping[str, int],
+    placed: Mapping[int, int],
     exchanged: Mapping[int, int] | None = None,
     preempted: Round | None = None,
 ) -> tuple[Assignment, ...]:
@@ -40,7 +40,7 @@ def assignments(
     """
     jobs = (preempted or groups.round).instance.jobs
     takes = exchanged or {}
-    gpus = sorted(placed, key=groups.round.machines.number.__getitem__)
+    gpus, ids = sorted(placed), groups.round.machines.gpu_ids
     first = groups.start[[placed[gpu] for gpu in gpus]]
     size = groups.start[[placed[gpu] + 1 for gpu in gpus]] - first
     member = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(size.sum())
@@ -48,7 +48,7 @@ def assignments(
     rows = zip(*(column[member].tolist() for column in columns), strict=True)
     seats: dict[int, dict[str, _Seat]] = {}
     on: dict[str, list[str]] = {}
-    for gpu, number in zip(gpus, size.tolist(), strict=True):
+    for gpu, number in zip(map(ids.__getitem__, gpus), size.tolist(), strict=True):
         on[gpu] = []
         for chosen, share, variant, slowdown in islice(rows, number):
             job = takes.get(chosen, chosen)
@@ -65,7 +65,7 @@ class _Seat(NamedTuple):
     slowdown: float
 
 
-def _slowdowns(groups: Groups, placed: Mapping[str, int]) -> Floats:
+def _slowdowns(groups: Groups, placed: Mapping[int, int]) -> Floats:
     """Return the slowdown of each member, including that by starts beyond the host's capacity."""
     hosts, jobs = groups.round.hosts, groups.round.jobs
     if hosts is None:

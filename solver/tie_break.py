@@ -45,7 +45,7 @@ def assigned(
     return assignments(*seated, preempted=before), settled is not None
 
 
-def _on_fewest_nodes(choice: Choice, limits: Limits) -> tuple[Groups, Mapping[str, int]] | None:
+def _on_fewest_nodes(choice: Choice, limits: Limits) -> tuple[Groups, Mapping[int, int]] | None:
     """Return groups of individual jobs and the group on each GPU, or None without a proof."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     groups = choice.groups

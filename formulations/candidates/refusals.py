@@ -223,7 +223,7 @@ class Refusals(RowRules):
                 found[occupant.variant.job].append(k)
         return found
 
-    def _gpus_of(self, job: int) -> frozenset[str]:
+    def _gpus_of(self, job: int) -> frozenset[int]:
         """Return the GPUs of a placed job."""
         return frozenset(gpu for k in self.sites_of[job] for gpu in self.sites[k].gpus)
 
@@ -274,7 +274,7 @@ class Refusals(RowRules):
             for occupant in site.occupants:
                 if not self.round.jobs.running[occupant.variant.job]:
                     for gpu in site.gpus:
-                        node = machines.node_of[gpu]
+                        node = machines.node[gpu]
                         load[node] += hosts.part[node, occupant.variant.job]
         return load[self._site_node]
 
@@ -289,8 +289,8 @@ class Refusals(RowRules):
     @cached_property
     def _site_node(self) -> Ints:
         """The node of each site: a node with a host that may fall short has sites of its own."""
-        node_of = self.round.machines.node_of
-        return np.array([node_of[site.gpus[0]] for site in self.sites], dtype=np.int64)
+        node = self.round.machines.node
+        return np.array([node[site.gpus[0]] for site in self.sites], dtype=np.int64)
 
     def own_excess(self, job: int) -> Floats:
         """Return the relative excess over the job's own gSLA."""
@@ -436,7 +436,7 @@ class Refusals(RowRules):
 
         A team is jobs that all have the same GPUs; the size is 0 for other jobs.
         """
-        index: dict[frozenset[str], int] = {frozenset(): 0}
+        index: dict[frozenset[int], int] = {frozenset(): 0}
         team = np.zeros(len(self.sites), dtype=np.int64)
         held = [0]
         for k, site in enumerate(self.sites):

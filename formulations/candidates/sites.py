@@ -28,32 +28,33 @@ class Site(NamedTuple):
         The GPU model.
     occupants : tuple of Resident
         The jobs on each GPU: the running jobs, then the starting jobs.
-    gpus : tuple of str
-        The ids of the GPUs.
+    gpus : tuple of int
+        The numbers of the GPUs.
     """
 
     gpu_class: int
     model: str
     occupants: tuple[Resident, ...]
-    gpus: tuple[str, ...]
+    gpus: tuple[int, ...]
 
 
 def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
     """Return the sites of a valid plan, in the order of their first GPU."""
     index = {name: k for k, name in enumerate(compiled.jobs.ids)}
-    held: dict[str, list[Resident]] = defaultdict(list)
+    number = compiled.machines.number
+    held: dict[int, list[Resident]] = defaultdict(list)
     for row in assignments:
         ways = compiled.variants[index[row.job]]
         variant = next((v for v in ways if v.sub_batch == row.sub_batch), ways[0])
         if not compiled.jobs.running[variant.job]:
             for gpu, share in zip(row.gpus, row.shares, strict=True):
-                held[gpu].append(Resident(variant, share))
-    found: dict[tuple[int, tuple[Resident, ...]], list[str]] = defaultdict(list)
+                held[number[gpu]].append(Resident(variant, share))
+    found: dict[tuple[int, tuple[Resident, ...]], list[int]] = defaultdict(list)
     for k, each in enumerate(compiled.classes):
-        for gpu in each.gpus:
-            found[k, (*each.residents, *held.get(gpu, ()))].append(gpu)
+        for member in each.gpus:
+            found[k, (*each.residents, *held.get(member, ()))].append(member)
     sites = [Site(k, compiled.classes[k].model, o, tuple(g)) for (k, o), g in found.items()]
-    return tuple(sorted(sites, key=lambda site: compiled.machines.number[site.gpus[0]]))
+    return tuple(sorted(sites, key=lambda site: site.gpus[0]))
 
 
 def rows_at(compiled: Round, site: Site) -> Rows:

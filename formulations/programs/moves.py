@@ -36,7 +36,7 @@ _Content = tuple[int, tuple[_Process, ...]]
 
 def fewest_moves(
     groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
-) -> tuple[Mapping[str, int], Mapping[int, int]]:
+) -> tuple[Mapping[int, int], Mapping[int, int]]:
     """Return which job goes where so that the fewest processes start or move.
 
     The result is the group on each GPU in use, and the job that takes the place of each chosen job.
@@ -66,8 +66,8 @@ def fewest_moves(
 
 
 def _most_kept(
-    wanted: Mapping[_Content, Sequence[int]], held: Mapping[_Content, Sequence[str]]
-) -> Iterator[tuple[str, int]]:
+    wanted: Mapping[_Content, Sequence[int]], held: Mapping[_Content, Sequence[int]]
+) -> Iterator[tuple[int, int]]:
     """Yield the GPUs on which processes stay, each with the group that it gets.
 
     The total worth of the kept processes is maximal. This is a transportation problem from the
@@ -95,7 +95,7 @@ def _most_kept(
 def _flows(
     ways: Sequence[tuple[int, int]],
     wanted: Mapping[_Content, Sequence[int]],
-    held: Mapping[_Content, Sequence[str]],
+    held: Mapping[_Content, Sequence[int]],
 ) -> list[int]:
     """Return the flow on each way from a source to a sink."""
     asked = [Counter(processes) for _, processes in wanted]
@@ -129,23 +129,23 @@ class _Mover:
         workers = before.jobs.workers
         self._worth = (1 + (workers > 1) / (1 + workers.sum())).tolist()
 
-    def settled(self) -> Mapping[str, int]:
+    def settled(self) -> Mapping[int, int]:
         """Return the group on each GPU on which a process stays."""
         wanted: dict[_Content, list[int]] = defaultdict(list)
         for group in np.flatnonzero(self._counts).tolist():
             content = tuple(map(self._chosen, self._groups.members(group)))
             wanted[int(self._groups.gpu_class[group]), content] += [group] * self._counts[group]
-        held: dict[_Content, list[str]] = defaultdict(list)
+        held: dict[_Content, list[int]] = defaultdict(list)
         for number, gpu_class in enumerate(self._groups.round.classes):
             for gpu in gpu_class.gpus:
                 held[number, tuple(map(self._running, self._residents(gpu)))].append(gpu)
-        node_of = self._before.machines.node_of
+        node = self._before.machines.node
         for gpus in held.values():
-            on_node = Counter(node_of[gpu] for gpu in gpus)
-            gpus.sort(key=lambda gpu: -on_node[node_of[gpu]])
+            on_node = Counter(node[gpu] for gpu in gpus)
+            gpus.sort(key=lambda gpu: -on_node[node[gpu]])
         return dict(_most_kept(wanted, held))
 
-    def exchanged(self, settled: Mapping[str, int]) -> Mapping[int, int]:
+    def exchanged(self, settled: Mapping[int, int]) -> Mapping[int, int]:
         """Return the job that takes the place of each chosen job: running jobs first."""
         found = self._staying(settled)
         placed = self._groups.job[self._counts[self._groups.group_of_member] > 0]
@@ -164,7 +164,7 @@ class _Mover:
             found |= zip(sorted({*chosen} - own), sorted(takers - own), strict=True)
         return found
 
-    def _staying(self, settled: Mapping[str, int]) -> dict[int, int]:
+    def _staying(self, settled: Mapping[int, int]) -> dict[int, int]:
         """Return, for each chosen job whose place has a staying process, the job of the process."""
         found: dict[int, int] = {}
         for gpu, group in settled.items():
@@ -176,7 +176,7 @@ class _Mover:
                     found[int(self._groups.job[member])] = same.pop(0)
         return found
 
-    def _residents(self, gpu: str) -> Sequence[Resident]:
+    def _residents(self, gpu: int) -> Sequence[Resident]:
         return self._before.residents.get(gpu, ())
 
     def _chosen(self, member: int) -> _Process:

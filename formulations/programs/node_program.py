@@ -51,9 +51,9 @@ class NodeProgram:
     first: int
     _groups: Groups
 
-    def settled(self, x: Ints) -> Mapping[str, int]:
+    def settled(self, x: Ints) -> Mapping[int, int]:
         """Return the group on each GPU that a solution gives to a group with a starting gang."""
-        node_of = self._groups.round.machines.node_of
+        node_of = self._groups.round.machines.node
         free = [list(c.gpus) for c in self._groups.round.classes]
         found = {}
         for k in np.flatnonzero(x[self.first : self.first + len(self.group)]).tolist():
@@ -180,5 +180,5 @@ def _gpus_by_node(groups: Groups) -> Floats:
     found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
     for k, gpu_class in enumerate(groups.round.classes):
         for gpu in gpu_class.gpus:
-            found[k, machines.node_of[gpu]] += 1
+            found[k, machines.node[gpu]] += 1
     return found

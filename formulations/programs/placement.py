@@ -1,4 +1,4 @@
-"""From counted groups to GPUs of named nodes.
+"""From counted groups to GPUs on nodes.
 
 Formulations count GPUs of a class; the choice among them decides how many nodes and racks a gang
 spans. ``place`` packs gangs by a simple rule; ``node_program`` chooses exactly.
@@ -17,8 +17,8 @@ from dovetail.formulations.candidates.groups import Groups
 
 
 def place(
-    groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
-) -> Mapping[str, int]:
+    groups: Groups, counts: Ints, settled: Mapping[int, int] | None = None
+) -> Mapping[int, int]:
     """Return the group on each GPU in use, with gangs on few nodes (not proven fewest).
 
     Large gangs choose first. Each fills the nodes that it is already on, then the nodes that have
@@ -38,8 +38,8 @@ def place(
 
 
 def seat(
-    groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
-) -> tuple[Groups, Mapping[str, int]]:
+    groups: Groups, counts: Ints, settled: Mapping[int, int] | None = None
+) -> tuple[Groups, Mapping[int, int]]:
     """Return the taken groups with individual jobs, and which of them is on each GPU in use.
 
     For the arguments see ``place``.
@@ -53,7 +53,7 @@ def seat(
 
 
 class _Packer:
-    def __init__(self, groups: Groups, counts: Ints, settled: Mapping[str, int]) -> None:
+    def __init__(self, groups: Groups, counts: Ints, settled: Mapping[int, int]) -> None:
         self._groups = groups
         self._left = {int(g): int(counts[g]) for g in np.flatnonzero(counts)}
         self._placed = dict(settled)
@@ -62,14 +62,14 @@ class _Packer:
         self._machines = groups.round.machines
         self._nodes_of: dict[int, set[int]] = defaultdict(set)
         for gpu, group in self._placed.items():
-            self._nodes_of[group].add(self._machines.node_of[gpu])
+            self._nodes_of[group].add(self._machines.node[gpu])
         self._free: dict[int, _Free] = {}
         for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
             gpus = groups.round.classes[index].gpus
             free = [gpu for gpu in gpus if gpu not in settled] if settled else gpus
-            self._free[index] = _Free(free, self._machines.node_of)
+            self._free[index] = _Free(free, self._machines.node)
 
-    def pack(self) -> Mapping[str, int]:
+    def pack(self) -> Mapping[int, int]:
         workers = self._groups.round.jobs.workers
         of_gang: dict[int, list[int]] = defaultdict(list)
         for group in self._left:
@@ -137,15 +137,15 @@ class _Free:
         The nodes that have such GPUs, ascending, and the number of free ones.
     """
 
-    def __init__(self, gpus: Sequence[str], node_of: Mapping[str, int]) -> None:
-        self._gpus: dict[int, list[str]] = defaultdict(list)
+    def __init__(self, gpus: Sequence[int], node: Sequence[int]) -> None:
+        self._gpus: dict[int, list[int]] = defaultdict(list)
         for gpu in gpus:
-            self._gpus[node_of[gpu]].append(gpu)
+            self._gpus[node[gpu]].append(gpu)
         self.node = np.array(sorted(self._gpus), dtype=np.int64)
         self.number = np.array([len(self._gpus[node]) for node in sorted(self._gpus)])
         self._place = {node: k for k, node in enumerate(sorted(self._gpus))}
 
-    def taken(self, node: int, most: int) -> Sequence[str]:
+    def taken(self, node: int, most: int) -> Sequence[int]:
         """Take the first free GPUs of a node, at most ``most``."""
         if node not in self._place:
             return ()
@@ -154,7 +154,7 @@ class _Free:
         self.number[self._place[node]] = len(free)
         return found
 
-    def tightest_first(self) -> Iterator[str]:
+    def tightest_first(self) -> Iterator[int]:
         """Return the free GPUs, starting with the nodes that have the fewest."""
-        nodes: list[list[str]] = sorted(self._gpus.values(), key=len)
+        nodes: list[list[int]] = sorted(self._gpus.values(), key=len)
         return chain.from_iterable(nodes)

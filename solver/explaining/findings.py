@@ -171,15 +171,19 @@ class Finder:
         """Return the id of a placed job."""
         return self.jobs[occupant.variant.job].id
 
+    def gpu(self, pick: Pick) -> str:
+        """Return the id of the first GPU of a site."""
+        return self.round.machines.gpu_ids[pick.site.gpus[0]]
+
     def place_text(self, finding: BestGpus) -> str:
         """Return where a job would run: with which co-runners, on which GPUs."""
-        gpus: list[str] = []
+        gpus: list[int] = []
         others: dict[str, None] = {}
         for pick in finding.picks:
             gpus += pick.site.gpus[: pick.number]
             others |= dict.fromkeys(map(self.name, pick.others))
         together = f"with {listed(others, 3)}" if others else "alone"
-        return f"{together} on {listed(gpus, 4)}"
+        return f"{together} on {listed(self.round.machines.names(gpus), 4)}"
 
     def starts(self, occupant: Resident) -> bool:
         """Return whether a placed job starts now, so that its share may still change."""
@@ -223,7 +227,7 @@ class Finder:
         needed: dict[int, Floats] = {}
         load: dict[int, Floats] = {}
         for pick in finding.picks:
-            node = machines.node_of[pick.site.gpus[0]]
+            node = machines.node[pick.site.gpus[0]]
             needed[node] = needed.get(node, 0.0) + pick.number * hosts.part[node, index]
             load[node] = self.refusals.host_load[int(pick.ways.site[pick.row])]
         lacking = [
@@ -278,7 +282,7 @@ class Finder:
             seated = [(index, pick.share)]
             seated += [(o.variant.job, o.share) for o in pick.others if self.starts(o)]
             for job, share in seated:
-                gpus = pick.site.gpus[: pick.number]
+                gpus = self.round.machines.names(pick.site.gpus[: pick.number])
                 shares.setdefault(job, {}).update(dict.fromkeys(gpus, share))
         own = shares.pop(index)
         found = Assignment(

@@ -256,6 +256,7 @@ class Remedies:
         The result is None if a job could not stay.
         """
         rows: dict[str, Assignment] = {}
+        machines = self._finder.round.machines
         for site in self._finder.sites:
             left = tuple(o for o in site.occupants if self._finder.name(o) not in without)
             if len(left) == len(site.occupants):
@@ -267,7 +268,7 @@ class Remedies:
                 if self._finder.starts(occupant):
                     name = self._finder.name(occupant)
                     row = rows.get(name, self._finder.rows[name])
-                    rows[name] = with_shares(row, dict.fromkeys(site.gpus, share))
+                    rows[name] = with_shares(row, dict.fromkeys(machines.names(site.gpus), share))
         return rows
 
     def _remedy(self, change: Change, condition: str) -> Remedy | None:

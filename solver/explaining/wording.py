@@ -153,7 +153,7 @@ class Wording:
         if near.level == Refusal.FIGURES:
             return f"the GPUs that suit it are full; {self._figures_text(index, near)[1]}"
         held = listed(map(self._finder.name, way.site.occupants), 3)
-        return f"the GPUs that suit it are full, such as {way.site.gpus[0]} with {held}"
+        return f"the GPUs that suit it are full, such as {self._finder.gpu(way)} with {held}"
 
     def _figures_text(self, index: int, finding: BestGpus) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
@@ -184,7 +184,7 @@ class Wording:
 
     def _closed_text(self, way: Pick) -> str:
         held = listed(map(self._finder.name, way.site.occupants), 2)
-        where = f"{way.site.gpus[0]}, where running jobs ({held})"
+        where = f"{self._finder.gpu(way)}, where running jobs ({held})"
         return f"nothing may join {where} break a limit already"
 
     # -- parts of sentences -------------------------------------------------------------
@@ -193,7 +193,7 @@ class Wording:
         share = "" if way.share is None else f" at share {way.share}"
         others = listed(map(self._finder.name, way.others), 3)
         where = f"with {others}" if others else "alone"
-        return f"{where} on {way.site.gpus[0]}{share}"
+        return f"{where} on {self._finder.gpu(way)}{share}"
 
     def _instead(self, way: Pick) -> str:
         return f" in place of {self._finder.name(way.displaced)}" if way.displaced else ""
@@ -204,7 +204,9 @@ class Wording:
             return None
         slowdown = None if math.isnan(way.slowdown) else way.slowdown
         name = self._finder.name(way.others[0])
-        return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=way.site.gpus[0])
+        return Nearest(
+            co_runner=name, share=way.share, slowdown=slowdown, gpu=self._finder.gpu(way)
+        )
 
 
 def _host_text(node: str, resource: str, asked: float, needed: float) -> str:

@@ -88,7 +88,7 @@ class StateRound:
 
     def carry_out(self, choice: Choice, draft: Draft) -> None:
         """Add the starts of a choice of groups to a draft."""
-        groups, number = choice.groups, self._state.machines.number
+        groups = choice.groups
         pending = ~self.round.jobs.running[groups.job]
         starting = np.bincount(groups.group_of_member, pending, len(groups)) > 0
         groups, placed = seat(groups, np.where(starting, choice.counts, 0))
@@ -97,7 +97,7 @@ class StateRound:
         for gpu, group in placed.items():
             for member in groups.members(group):
                 if pending[member]:
-                    seats[int(groups.job[member])].append((number[gpu], member))
+                    seats[int(groups.job[member])].append((gpu, member))
         for index, held in seats.items():
             self._start(self._jobs[index], groups, held, draft)
 

@@ -30,24 +30,24 @@ def running(name, *gpus, **fields):
 
 
 def kept(
-    groups: Groups, placed: Mapping[str, int], job: Mapping[int, int], now: Instance
+    groups: Groups, placed: Mapping[int, int], job: Mapping[int, int], now: Instance
 ) -> tuple[int, int]:
     """Return how many processes stay, counted from the instance, and how many of them of gangs."""
-    found = of_gangs = 0
+    found, of_gangs, ids = 0, 0, groups.round.machines.gpu_ids
     for gpu, group in placed.items():
         for m in groups.members(group):
             held = now.jobs[job[int(groups.job[m])]]
             batch = now.workloads[held.workload].batch
             at = dict(zip(held.gpus or (), held.shares, strict=held.running))
             sub_batch = groups.variants[groups.variant[m]].sub_batch
-            same = at.get(gpu, -1) == (int(groups.share[m]) or None)
+            same = at.get(ids[gpu], -1) == (int(groups.share[m]) or None)
             same = same and sub_batch == (held.sub_batch or (batch and batch.size))
             found += same
             of_gangs += same and held.workers > 1
     return found, of_gangs
 
 
-def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[str, int]]:
+def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[int, int]]:
     """Yield every way to give the counted groups GPUs of their classes."""
     per_class = []
     for k, gpu_class in enumerate(groups.round.classes):
@@ -100,7 +100,8 @@ def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashabl
     names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]
     chosen = np.array([counts.get(each, 0) for each in names])
     placed, taker = fewest_moves(groups, chosen, Round.of(instance), kinds)
-    on = {gpu: names[group] for gpu, group in placed.items()}
+    ids = groups.round.machines.gpu_ids
+    on = {ids[gpu]: names[group] for gpu, group in placed.items()}
     return on, {name[job]: name[other] for job, other in taker.items()}
 
 

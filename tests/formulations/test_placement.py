@@ -43,8 +43,9 @@ def nodes_of(instance: Instance, counts: dict[str, int]) -> dict[str, str]:
     ]
     placed = place(groups, np.array([counts.get(name, 0) for name in names]))
     assert Counter(names[g] for g in placed.values()) == counts
+    ids = groups.round.machines.gpu_ids
     return {
-        name: "".join(sorted({gpu[0] for gpu, g in placed.items() if names[g] == name}))
+        name: "".join(sorted({ids[gpu][0] for gpu, g in placed.items() if names[g] == name}))
         for name in counts
     }
 

@@ -89,8 +89,9 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
         {"id": "i", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000}},
         {"id": "k", "gpu_count": 1, "gpu": {"model": "K80", "memory_mib": 16000}},
     )
-    classes = Round.of(instance).classes
-    assert [(c.model, c.memory_mib, c.gpus) for c in classes] == [
+    compiled = Round.of(instance)
+    classes, names = compiled.classes, compiled.machines.names
+    assert [(c.model, c.memory_mib, names(c.gpus)) for c in classes] == [
         ("V100", 15500, ("g-0", "g-3")),
         ("V100", 15500, ("g-1", "g-2", "i-0")),
         ("V100", 7500, ("h-0",)),
@@ -101,11 +102,13 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
 
 def test_unlike_shares_of_a_running_gang_distinguish_its_gpus():
     instance = small([running("j", ["g-0", "g-1"], share=[50, None])], shares=[50])
-    assert [c.gpus for c in Round.of(instance).classes] == [("g-0",), ("g-1",)]
+    assert [c.gpus for c in Round.of(instance).classes] == [(0,), (1,)]
 
 
 def closed(instance: Instance) -> list[str]:
-    return [gpu for c in Round.of(instance).classes if not c.open for gpu in c.gpus]
+    compiled = Round.of(instance)
+    shut = (gpu for c in compiled.classes if not c.open for gpu in c.gpus)
+    return list(compiled.machines.names(shut))
 
 
 def test_free_gpus_and_those_of_running_jobs_are_open():
