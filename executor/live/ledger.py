@@ -1,12 +1,18 @@
-"""Joint updates of the journal and the state machine, and execution of the resulting commands."""
+"""Joint updates of the journal and the state machine, and execution of the resulting commands.
+
+Requests come from many threads and are answered by one, once what they caused is durable. Actions
+that fail are retried.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
@@ -17,12 +23,171 @@ from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.request_queue import QueuedRequest
-from dovetail.executor.live.troubles import Troubles
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import DovetailError
 
+AGAIN_S: Final = 2.0
+"""Seconds after which a failed action of the disk, the pool or the policy is retried."""
+
 _LOG: Final = logging.getLogger("dovetail.live")
+
+
+class Troubles:
+    """The present failures, one of each kind; each is logged once.
+
+    Parameters
+    ----------
+    now_s : callable
+        The service's clock.
+
+    Attributes
+    ----------
+    again_s : float
+        When the failed actions are retried, on that clock; infinity if nothing failed recently.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._texts: dict[str, str] = {}
+        self.again_s = math.inf
+
+    def report(self, kind: str, error: Exception) -> None:
+        """Record a failure, and plan a retry."""
+        text = str(error) or type(error).__name__
+        if self._texts.get(kind) != text:
+            unforeseen = None if isinstance(error, DovetailError) else error
+            _LOG.error("%s: %s", kind, text, exc_info=unforeseen)
+        self._texts[kind] = text
+        self.again_s = min(self.again_s, self._now_s() + AGAIN_S)
+
+    def clear(self, kind: str) -> None:
+        """Record a success."""
+        self._texts.pop(kind, None)
+
+    def try_again(self) -> None:
+        """Begin a retry of everything if it is due."""
+        if self.again_s <= self._now_s():
+            self.again_s = math.inf
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self._texts
+
+    @property
+    def texts(self) -> list[str]:
+        """One line for each failure; thread-safe."""
+        return [*self._texts.copy().values()]
+
+
+_CLOSED: Final = "the service is stopping"
+_ABANDONED: Final = "the service ended before it could answer"
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class QueuedRequest(Generic[_Answer]):
+    """A request that waits to be served.
+
+    Attributes
+    ----------
+    events : callable
+        Returns the events that carry it out (none if it only reads); raises if it is refused.
+    answer : callable
+        Returns the answer once these events are durable.
+    answered : Future
+        The requesting thread waits for it.
+    """
+
+    events: Callable[[], Sequence[AnyEvent]]
+    answer: Callable[[Sequence[AnyEvent]], _Answer]
+    answered: Future[_Answer] = field(default_factory=Future)
+
+    def reply(self, events: Sequence[AnyEvent]) -> None:
+        """Answer, after its events have become durable."""
+        try:
+            self.answered.set_result(self.answer(events))
+        except Exception as error:
+            self.answered.set_exception(error)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error."""
+        self.answered.set_exception(error)
+
+
+class RequestQueue:
+    """Requests in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._signal = threading.Event()
+        self._waiting: list[QueuedRequest[Any]] = []
+        self._taken: list[QueuedRequest[Any]] = []
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more requests are served."""
+        return self._closed
+
+    def ask(
+        self,
+        events: Callable[[], Sequence[AnyEvent]],
+        answer: Callable[[Sequence[AnyEvent]], _Answer],
+    ) -> _Answer:
+        """Queue a request (as in ``QueuedRequest``) and wait for its answer.
+
+        Raises
+        ------
+        BusyError
+            If no more requests are served.
+        DovetailError
+            The error with which the request was answered.
+        """
+        request = QueuedRequest(events, answer)
+        with self._lock:
+            if self._closed:
+                raise BusyError(_CLOSED)
+            self._waiting.append(request)
+        self.ring()
+        return request.answered.result()
+
+    def read(self, answer: Callable[[], _Answer]) -> _Answer:
+        """Call a function in the serving thread and return its result; raise as ``ask`` does."""
+        return self.ask(lambda: (), lambda _: answer())
+
+    def ring(self) -> None:
+        """Wake the serving thread; thread-safe."""
+        self._signal.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until ``ring`` is called or the timeout has passed."""
+        self._signal.wait(timeout_s)
+        self._signal.clear()
+
+    def take(self) -> list[QueuedRequest[Any]]:
+        """Return the requests that arrived since the last call."""
+        with self._lock:
+            self._taken, self._waiting = self._waiting, []
+        return self._taken
+
+    def close(self) -> None:
+        """Refuse waiting and future requests; requests already taken are still answered."""
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+        _refuse(waiting, _CLOSED)
+        self.ring()
+
+    def abandon(self) -> None:
+        """Close, and refuse the requests that were taken but not answered."""
+        self.close()
+        _refuse(self._taken, _ABANDONED)
+
+
+def _refuse(requests: Sequence[QueuedRequest[Any]], why: str) -> None:
+    for request in requests:
+        if not request.answered.done():
+            request.refuse(BusyError(why))
 
 
 class EventLedger:

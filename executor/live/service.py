@@ -26,6 +26,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.ledger import AGAIN_S
 from dovetail.executor.live.live import Live
 from dovetail.executor.live.observation.learning import Learner
 from dovetail.executor.live.observation.tracks import WatchOptions
@@ -36,7 +37,6 @@ from dovetail.executor.live.requests.service_api import ServiceApi
 from dovetail.executor.live.rounds.deciding import Decider, GuardedPolicy
 from dovetail.executor.live.rounds.gathering import Gatherer, GatherOptions
 from dovetail.executor.live.rounds.previews import Previews
-from dovetail.executor.live.troubles import AGAIN_S
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool
 from dovetail.executor.pools.runs.files import KEEP_S, ROOM_S
 from dovetail.executor.rounds import run_rounds

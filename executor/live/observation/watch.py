@@ -23,7 +23,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED
-from dovetail.executor.live.live import Live
+from dovetail.executor.live.live import Live, RunReading
 from dovetail.executor.live.observation.conclusions import (
     breaches,
     ended_profiles,
@@ -34,7 +34,6 @@ from dovetail.executor.live.observation.conclusions import (
 )
 from dovetail.executor.live.observation.records import power_w
 from dovetail.executor.live.observation.tracks import Track, Tracks, WatchOptions
-from dovetail.executor.live.readings import RunReading
 from dovetail.executor.pools.pool import Progress
 from dovetail.instances._record import IDLE
 

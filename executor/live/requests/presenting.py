@@ -13,9 +13,8 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED
 from dovetail.executor.jobs.words import brief
-from dovetail.executor.live.live import Live
+from dovetail.executor.live.live import NOTHING, Live, RunReading
 from dovetail.executor.live.parts import RoundsForUsers
-from dovetail.executor.live.readings import NOTHING, RunReading
 from dovetail.executor.live.views import (
     LISTED_CHARACTERS,
     Chosen,

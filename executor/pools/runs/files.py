@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from contextlib import suppress
 from functools import cache
@@ -114,12 +115,13 @@ class RunFiles:
         """Create the directories of the part's ranks."""
         for path in (self.directory, *(self.rank(rank).directory for rank in part.ranks)):
             try:
-                os.mkdir(path)
+                os.mkdir(path, PASS_THROUGH)
             except FileExistsError:
                 pass
             except FileNotFoundError:
                 path.mkdir(parents=True, exist_ok=True)
-            os.chmod(path, PASS_THROUGH)
+            if stat.S_IMODE(os.stat(path).st_mode) != PASS_THROUGH:
+                os.chmod(path, PASS_THROUGH)
 
     def name(self, part: Part) -> None:
         """Write the part to ``run.json``, by which a later service finds it, and its owner."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.executor.live.readings import LastReading, RunReading
+from dovetail.executor.live.live import LastReading, RunReading
 from dovetail.executor.pools.pool import Progress
 
 ALONE = RunReading(iterations=10.0, total=100.0, rate=4.0, solo_rate=4.0, slowdown=1.0)

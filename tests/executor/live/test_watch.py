@@ -11,9 +11,9 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.beliefs import Belief, Source
+from dovetail.executor.live.live import LastReading
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.observation.watch import RunWatch
-from dovetail.executor.live.readings import LastReading
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile

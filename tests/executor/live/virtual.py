@@ -6,7 +6,7 @@ import threading
 import time
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.request_queue import RequestQueue
+from dovetail.executor.live.ledger import RequestQueue
 from dovetail.executor.live.service import Service, ServiceOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
