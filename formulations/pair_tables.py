@@ -26,10 +26,10 @@ MOST_SPLITS = 255
 
 @dataclass(frozen=True)
 class PairTables:
-    """A round of ``n`` jobs of ``k`` kinds that share at ``s`` splits.
+    """A round of ``n`` jobs that share at ``s`` splits, on tables of ``k`` rows.
 
-    A *kind* is a workload and, if tail latencies are known, whether the job is of priority
-    ``latency``. A *split* is the shares of both jobs, as seen from the first.
+    A *row* is a workload and, if tail latencies are known, whether the job is of priority
+    ``latency``; so is a column. A *split* is the shares of both jobs, as seen from the first.
 
     Attributes
     ----------
@@ -38,10 +38,10 @@ class PairTables:
     mirror : (s,) int
         The index of each split as seen from the second job.
     slowdown, bound : (k, k, s) float
-        Slowdown of the first kind with the second, and the bound that its gSLA is checked against;
+        Slowdown of a row beside a column, and the bound that its gSLA is checked against;
         NaN if the two may not share.
-    kind : (n,) int
-        The kind of each job.
+    row : (n,) int
+        The row of each job.
     gsla : (n,) float
         The largest bound that each job accepts, tolerance included; inf for any.
     memory_mib : (n,) float
@@ -63,7 +63,7 @@ class PairTables:
     capacity : int
         The number of GPUs that pairs and single jobs may take together.
     power_w : (k, k, s) float, optional
-        The power of a GPU with both kinds, if it counts.
+        The power of a GPU with both, if it counts.
     left : (n,) float, optional
         Seconds that each job needs alone, if pairs must end earlier on average by sharing.
     ends : Ends, optional
@@ -74,7 +74,7 @@ class PairTables:
     mirror: Ints
     slowdown: Floats
     bound: Floats
-    kind: Ints
+    row: Ints
     gsla: Floats
     memory_mib: Floats
     memory_limit_mib: float
@@ -109,8 +109,8 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs, late = compiled.jobs, known.late
-    kinds, kind = np.unique(2 * jobs.workload + (late & jobs.latency), return_inverse=True)
-    of, is_late = np.divmod(kinds, 2)
+    rows, row = np.unique(2 * jobs.workload + (late & jobs.latency), return_inverse=True)
+    of, is_late = np.divmod(rows, 2)
     every = np.ix_(of, of)
     bound = np.where(is_late[:, None, None] > 0, known.tail[every], known.upper[every])
     ends = values.ends(of, known.shares[:, 0]) if isinstance(values, Completion) else None
@@ -125,7 +125,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         mirror=_mirror(known.shares),
         slowdown=known.slowdown[every],
         bound=bound,
-        kind=kind.reshape(-1).astype(np.int64),
+        row=row.reshape(-1).astype(np.int64),
         gsla=most_bound(jobs.gsla),
         memory_mib=np.array([v.memory_mib for (v,) in compiled.variants]),
         memory_limit_mib=room_mib(compiled.classes[0].memory_mib),

@@ -149,7 +149,7 @@ def _values(tables: PairTables) -> SplitValues:
     """Return the value of every pair at its best split."""
     given: dict[str, Any] = {
         "slowdown": tables.slowdown,
-        "workload": tables.kind,
+        "workload": tables.row,
         "bound": tables.bound,
         "gsla": tables.gsla,
         "memory": tables.memory_mib,
