@@ -36,9 +36,8 @@ from dovetail.cluster.rank_log import RankLog
 from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, RankRefused
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.runs.files import KEEP_S, PASS_THROUGH, ROOM_S
+from dovetail.executor.pools.runs.files import KEEP_S, PASS_THROUGH, ROOM_S, Part, PreparedPart
 from dovetail.executor.pools.runs.lease import NodeLease
-from dovetail.executor.pools.runs.parts import Part, PreparedPart
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import require_own
 from dovetail.instances.errors import InputError

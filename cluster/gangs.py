@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from dovetail.cluster.remote import Remote
-from dovetail.executor.pools.runs.parts import Part
+from dovetail.executor.pools.runs.files import Part
 from dovetail.executor.system.clock import boot_s
 
 GANG_S: Final = 45.0

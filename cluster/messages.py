@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationErr
 
 from dovetail.executor.jobs.events import RankEvent
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.runs.parts import Part, Rendezvous
+from dovetail.executor.pools.runs.files import Part, Rendezvous
 from dovetail.instances._record import (
     Count,
     Name,

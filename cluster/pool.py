@@ -43,7 +43,7 @@ from dovetail.executor.jobs.events import (
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.pool import SAMPLE_S, Progress, Usage
-from dovetail.executor.pools.runs.parts import Part
+from dovetail.executor.pools.runs.files import Part
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster

@@ -20,7 +20,7 @@ from dovetail.cluster.rank_log import RankLog
 from dovetail.executor.jobs.events import RankEnded, RankEvent
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.runs.parts import Part
+from dovetail.executor.pools.runs.files import Part
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Gpu
 

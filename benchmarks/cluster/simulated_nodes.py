@@ -23,7 +23,7 @@ from dovetail.executor.jobs.events import RankEnded, RankReady, RankRefused, Ran
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Progress, Usage
-from dovetail.executor.pools.runs.parts import Part, PreparedPart, Rendezvous, whole
+from dovetail.executor.pools.runs.files import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Cluster, Gpu, Node
 

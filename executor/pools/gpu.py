@@ -32,8 +32,7 @@ from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Usage
-from dovetail.executor.pools.runs.files import DamagedError, Started
-from dovetail.executor.pools.runs.parts import PreparedPart
+from dovetail.executor.pools.runs.files import DamagedError, PreparedPart, Started
 from dovetail.executor.pools.runs.processes import ProcessId, holders
 from dovetail.executor.pools.runs.start_barrier import LaunchError, NotNowError
 from dovetail.executor.pools.share_gate import ShareGate, ShareProgram

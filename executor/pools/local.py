@@ -21,13 +21,16 @@ from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.runs.environment import environment_of
 from dovetail.executor.pools.runs.files import (
     PASS_THROUGH,
+    Part,
+    PreparedPart,
+    Rendezvous,
     RunFiles,
     home_token,
+    whole,
     write_lasting,
 )
 from dovetail.executor.pools.runs.hooks import Hooks
 from dovetail.executor.pools.runs.lease import NodeLease
-from dovetail.executor.pools.runs.parts import Part, PreparedPart, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import tokens
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.executor.pools.runs.room import RunRoom

@@ -10,7 +10,7 @@ from dovetail.cluster.agent import Agent, started
 from dovetail.cluster.fence import FencedError
 from dovetail.cluster.messages import AgentRequest, Want
 from dovetail.executor.pools.opening import opener
-from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.files import whole
 from dovetail.instances.errors import InputError
 from tests.executor.local_runs import a_run, cleared
 

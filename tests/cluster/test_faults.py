@@ -20,7 +20,7 @@ from dovetail.cluster.lease import LEAST_S
 from dovetail.cluster.logs import LogPiece, LogPlace
 from dovetail.cluster.messages import AgentAnswer, AgentCallError, AgentRequest, Want
 from dovetail.cluster.pool import NodesPool
-from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.files import whole
 from dovetail.executor.system.clock import boot_s
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.waiting import LIMIT_S, wait_until

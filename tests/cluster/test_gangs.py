@@ -7,7 +7,7 @@ from dovetail.cluster.gangs import Gangs
 from dovetail.cluster.lease import RemoteLease
 from dovetail.cluster.messages import NodeState
 from dovetail.cluster.remote import Remote
-from dovetail.executor.pools.runs.parts import Part, Rendezvous
+from dovetail.executor.pools.runs.files import Part, Rendezvous
 from tests.executor.local_runs import a_run
 
 MEETING = Rendezvous("10.0.0.2", 20_000)

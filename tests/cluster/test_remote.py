@@ -8,7 +8,7 @@ from dovetail.cluster.messages import AgentAnswer, AgentFacts, NodeState
 from dovetail.cluster.remote import Remote, parts_of
 from dovetail.executor.jobs.events import RankEnded
 from dovetail.executor.pools.pool import Progress
-from dovetail.executor.pools.runs.parts import Part
+from dovetail.executor.pools.runs.files import Part
 from dovetail.instances.instance import Cluster, Gpu, Node
 from tests.executor.local_runs import a_run
 

@@ -9,14 +9,15 @@ from random import Random
 import pytest
 
 from dovetail import check
-from dovetail.executor.second_opinion import unlawful, violations
-from dovetail.executor.simulation.beliefs import LogNormalNoise
-from dovetail.executor.state_instance import (
+from dovetail.executor.second_opinion import (
     instance_of,
     instance_of_starts,
     starting,
     staying,
+    unlawful,
+    violations,
 )
+from dovetail.executor.simulation.beliefs import LogNormalNoise
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable

@@ -20,7 +20,7 @@ from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.live.beliefs import ORIGINS, SEEN, WITHOUT_BOUND, Source
 from dovetail.executor.live.job_beliefs import JobBeliefs
-from dovetail.executor.state_instance import instance_of
+from dovetail.executor.second_opinion import instance_of
 from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.instance import Cluster, Instance, Node, Workload

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
-from dovetail.executor.state_instance import starting, staying, with_sets
+from dovetail.executor.second_opinion import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Round

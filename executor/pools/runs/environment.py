@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Mapping
 from typing import Final
 
-from dovetail.executor.pools.runs.parts import Part, Rendezvous
+from dovetail.executor.pools.runs.files import Part, Rendezvous
 from dovetail.executor.pools.runs.processes import TOKEN
 from dovetail.executor.pools.runs.progress import hook_environment
 from dovetail.executor.pools.shim.page import OWN

@@ -1,4 +1,6 @@
-"""The files of a run, below the state directory, from which a later service resumes it.
+"""The part of a run on this node, and its files, from which a later service resumes it.
+
+They are below the state directory.
 
 ::
 
@@ -28,11 +30,66 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.durable import claim, sync, write_new
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.errors import DovetailError, InputError
+
+
+class Rendezvous(NamedTuple):
+    """Where the ranks of a gang find each other: ``MASTER_ADDR`` and ``MASTER_PORT``."""
+
+    address: str
+    port: int
+
+
+class Part(NamedTuple):
+    """The ranks of a run that are kept on this node, with their numbers in the gang.
+
+    Attributes
+    ----------
+    run : Run
+        The run with all its seats, including seats on other nodes.
+    ranks : tuple of int
+        The ranks kept here, in order.
+    rendezvous : Rendezvous or None
+        Where the gang meets; None if this node decides it at the launch.
+    """
+
+    run: Run
+    ranks: tuple[int, ...]
+    rendezvous: Rendezvous | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank of the run is kept here."""
+        return len(self.ranks) == len(self.run.seats)
+
+
+def whole(run: Run) -> Part:
+    """Return a run as a part that has all its ranks."""
+    return Part(run, tuple(range(len(run.seats))))
+
+
+class PreparedPart(NamedTuple):
+    """A part of a run that waits at the start barrier; none of its ranks has run.
+
+    It starts when it is committed, and ends without a trace when it is aborted.
+
+    Attributes
+    ----------
+    run : str
+        The run's id.
+    ranks : tuple of int
+        The ranks that wait at the start barrier.
+    rendezvous : Rendezvous or None
+        Where its gang meets, for the other parts; None for a run of one rank.
+    """
+
+    run: str
+    ranks: tuple[int, ...]
+    rendezvous: Rendezvous | None
+
 
 KEEP_S = 30 * 86_400.0
 """Default number of seconds for which logs of ended runs are kept."""

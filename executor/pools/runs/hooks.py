@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.runs.files import RunFiles
-from dovetail.executor.pools.runs.parts import Part, Rendezvous
+from dovetail.executor.pools.runs.files import Part, Rendezvous, RunFiles
 from dovetail.executor.pools.runs.processes import ProcessId
 
 

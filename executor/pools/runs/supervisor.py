@@ -21,10 +21,16 @@ from typing import Final, NamedTuple
 
 from dovetail.executor.jobs import events
 from dovetail.executor.pools.pool import Progress
-from dovetail.executor.pools.runs.files import DamagedError, RankFiles, RunFiles, StopOrder
+from dovetail.executor.pools.runs.files import (
+    DamagedError,
+    Part,
+    PreparedPart,
+    RankFiles,
+    RunFiles,
+    StopOrder,
+)
 from dovetail.executor.pools.runs.hooks import Hooks
 from dovetail.executor.pools.runs.lease import SHIM_KILL_S, NodeLease
-from dovetail.executor.pools.runs.parts import Part, PreparedPart
 from dovetail.executor.pools.runs.processes import ProcessId, holders, session
 from dovetail.executor.pools.runs.progress import rank_progress
 from dovetail.executor.pools.runs.start_barrier import (

@@ -10,8 +10,7 @@ import pytest
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.runs import start_barrier as barriers
-from dovetail.executor.pools.runs.files import RunFiles
-from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.files import RunFiles, whole
 from dovetail.executor.pools.runs.processes import holders
 from dovetail.executor.pools.runs.start_barrier import StartBarrier
 from dovetail.executor.pools.shim.kernel import descendants, stat_of

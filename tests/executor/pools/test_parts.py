@@ -17,9 +17,8 @@ from contextlib import ExitStack
 import pytest
 
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.runs.files import RunFiles
+from dovetail.executor.pools.runs.files import Part, Rendezvous, RunFiles, whole
 from dovetail.executor.pools.runs.lease import NodeLease
-from dovetail.executor.pools.runs.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.runs.processes import holders
 from dovetail.executor.pools.runs.start_barrier import StartBarrier
 from dovetail.executor.pools.shim.lease import LAPSED

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.pools.runs import processes
-from dovetail.executor.pools.runs.files import RunFiles
-from dovetail.executor.pools.runs.parts import whole
+from dovetail.executor.pools.runs.files import RunFiles, whole
 from dovetail.executor.pools.runs.processes import holders
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.executor.pools.runs.start_barrier import StartBarrier
@@ -96,7 +95,7 @@ class TestGate:
         barrier.open()
         assert barrier.answer(boot_s() + LIMIT_S) == "started"
         trouble = rank.directory / "shim.log"
-        wait_until(lambda: "no such group" in trouble.read_text())
+        wait_until(lambda: trouble.exists() and "no such group" in trouble.read_text())
         assert rank.log.read_text() == "started\n"
         assert len(holders(rank.token, os.geteuid())) == 2
         barrier.leave()

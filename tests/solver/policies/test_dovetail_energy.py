@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dovetail.executor.state_instance import instance_of
+from dovetail.executor.second_opinion import instance_of
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
 from dovetail.solver.policies import policy_named
