@@ -96,17 +96,21 @@ class SavedTimeSplits(SplitValues):
 
     @property
     def largest(self) -> float:  # noqa: D102
-        slowdown, _, _ = self._tables
-        workload, _, _, weight, _, running, _ = self._jobs
-        ends = self._ends
-        fastest = np.fmin(np.fmin.reduce(slowdown, axis=(1, 2)), ends.after.min(axis=1))
-        end = ends.left * fastest[workload]
+        weight, running = self._jobs[3], self._jobs[5]
+        ends, end = self._ends, self._least_ends
         gain = weight * (ends.due - end) + ends.rent
         # A running job pays from its own end, a waiting one at least half of the price of both.
         idle = self._from_idle(end)
         most = np.where(running, gain + ends.hold * ends.until(ends.due), gain - idle / 2)
         two = np.sort(most)[-2:]
         return float(np.maximum(two, 0.0).sum())
+
+    @property
+    def _least_ends(self) -> Floats:
+        """Seconds before which no job ends, (n,)."""
+        slowdown, workload, ends = self._tables[0], self._jobs[0], self._ends
+        fastest = np.fmin(np.fmin.reduce(slowdown, axis=(1, 2)), ends.after.min(axis=1))
+        return np.asarray(ends.left * fastest[workload])
 
     def _from_idle(self, end: Floats) -> Floats:
         """Return the price of an idle GPU until some times."""
@@ -146,6 +150,7 @@ class SavedTimeSplits(SplitValues):
             round_saved_rows, m, m, *self._arguments(jobs), e.left[jobs], e.due[jobs],
             e.rent[jobs], e.hold[jobs], np.ascontiguousarray(e.after), e.times, e.paid, slope,
             _near(e.times), e.floor, e.claimed, e.last, e.until(e.due[jobs]),
+            self._from_idle(self._least_ends)[jobs],
         )  # fmt: skip
 
 
@@ -312,6 +317,7 @@ def round_saved_rows(
     claimed: float,
     latest: float,
     paid_due: Floats,
+    least: Floats,
     scale: float,
     fixed: Narrow,
 ) -> None:
@@ -346,12 +352,17 @@ def round_saved_rows(
                     if not (limit[p, c] <= gsla[i] and own[p, c] > 0):
                         continue
                     j = start + c
+                    if j <= i or memory[i] + memory[j] > memory_limit:
+                        continue
                     whole, its_whole = own[p, c] * left[i], other[p, c] * left[j]
-                    sooner = min(whole, its_whole)
-                    rest = max(0.0, left[i] - sooner / own[p, c])
-                    end = min(whole, sooner + rest * mine)
-                    rest = max(0.0, left[j] - sooner / other[p, c])
-                    its_end = min(its_whole, sooner + rest * after[workload[j], mirror[p]])
+                    # The job that ends first ends at the slowdown of sharing.
+                    end, its_end = whole, its_whole
+                    if whole <= its_whole:
+                        rest = max(0.0, left[j] - np.divide(whole, other[p, c]))
+                        its_end = min(its_whole, whole + rest * after[workload[j], mirror[p]])
+                    else:
+                        rest = max(0.0, left[i] - np.divide(its_whole, own[p, c]))
+                        end = min(whole, its_whole + rest * mine)
                     if end > latest and (not running[i] or due[i] <= latest):
                         continue
                     if its_end > latest and (not running[j] or due[j] <= latest):
@@ -368,9 +379,10 @@ def round_saved_rows(
                             cost += floor * until
                             total -= max(0.0, cost)
                     else:
-                        until = max(end, its_end)
-                        if total - floor * min(until, claimed) <= best[c]:
+                        most = total - max(least[i], least[j])
+                        if most < 0 or most <= best[c]:
                             continue
+                        until = max(end, its_end)
                         if until > claimed:
                             cost = price_until(until, times, paid, slope, near) - unclaimed
                             total -= max(0.0, cost + floor * until)
