@@ -29,7 +29,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.rows import joined_ints, packed
+from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.programs.pair_graph import fixed_counts, require_interchangeable
 from dovetail.instances.errors import UnsupportedError
 
@@ -203,6 +203,7 @@ class WorkerGraph:
         self.gpus = int(self._available.sum() - self._fixed.sum())
         self._cost_of_fixed = float(self._cost @ self._fixed)
         self._list_seats(worth)
+        self._used: Ints = np.arange(len(self._key))
         self.root = self._root(worth)
         self._dominations = self._compared(budget)
 
@@ -212,9 +213,11 @@ class WorkerGraph:
             kinds, rows = np.arange(len(self.job_of_kind)), np.arange(len(self._key))
         else:
             kinds = np.flatnonzero(jobs[self.job_of_kind])
+            affected = np.zeros(len(self._key), dtype=bool)
             rows, start = self._used_rows
-            of_jobs = [rows[start[j] : start[j + 1]] for j in np.flatnonzero(jobs).tolist()]
-            rows = np.unique(joined_ints(of_jobs))
+            for job in np.flatnonzero(jobs).tolist():
+                affected[rows[start[job] : start[job + 1]]] = True
+            rows = np.flatnonzero(affected)
         place = np.full(len(self.job_of_kind), -1)
         place[kinds] = np.arange(len(kinds))
         value = np.full((len(kinds), len(self.job_of_kind)), np.nan)
@@ -250,10 +253,8 @@ class WorkerGraph:
     def worths(self, job: int) -> Floats:
         """Return the possible worths of a job, distinct and ascending."""
         rows = self._rows_of(job)
-        first = self._worth[rows, 0][self.job_of_kind[self._kind[rows, 0]] == job]
-        second = self._worth[rows, 1][self.job_of_kind[self._kind[rows, 1]] == job]
         fixed = self.root.cap[job : job + 1][self._fixed_workers[job : job + 1] > 0]
-        return np.unique(np.concatenate([first, second, fixed]))
+        return np.unique(np.append(self._worth[rows][self._job[rows] == job], fixed))
 
     @property
     def job_of_worker(self) -> Ints:
@@ -276,11 +277,11 @@ class WorkerGraph:
     def gang_seats(self) -> GangSeats:
         """Return where the workers of pending gangs may sit, by the groups that are kept."""
         pending = (self.workers > 1) & (self.own_kind >= 0)
-        used, side = np.nonzero(pending[self.job_of_kind[self._kind[self._used]]])
+        used, side = np.nonzero(pending[self._job[self._used]])
         row = self._used[used]
         once = (self._kind[row, 0] != self._kind[row, 1]) | (side == 0)
         row, side = row[once], side[once]
-        gang = self.job_of_kind[self._kind[row, side]]
+        gang = self._job[row, side]
         worth, variant = self._worth[row, side], self._variant[row, side]
         order = np.lexsort((-worth, variant, gang))
         row, side = row[order], side[order]
@@ -368,6 +369,7 @@ class WorkerGraph:
         self._key = self._kind[:, 0] * len(names) + self._kind[:, 1]
         self._worth, self._variant = worth[ends][order], groups.variant[ends][order]
         self.job_of_kind, held_class = np.divmod(names, len(self._available) + 1)
+        self._job = self.job_of_kind[self._kind]
         self._held = held_class > 0
         number = np.where(
             self._held, self._available[held_class - 1], self.workers[self.job_of_kind]
@@ -377,11 +379,10 @@ class WorkerGraph:
         self.own_kind = np.full(len(self.workers), -1)
         self.own_kind[self.job_of_kind[~self._held]] = np.flatnonzero(~self._held)
         self._rows = self._used_rows = self._by_job(np.arange(len(self._key)))
-        self._used: Ints = np.arange(len(self._key))
 
     def _by_job(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return rows by the jobs that they hold, and where those of each job start."""
-        job = self.job_of_kind[self._kind[rows]].T.ravel()
+        job = self._job[rows].T.ravel()
         start = np.searchsorted(np.sort(job), np.arange(len(self.workers) + 1))
         return np.tile(rows, 2)[np.argsort(job, kind="stable")], start
 
@@ -413,7 +414,7 @@ class WorkerGraph:
         variants = np.bincount([v.job for v in self.groups.variants], minlength=n)
         open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
         alike = np.where(open_, packed(np.stack([jobs.workload, jobs.workers], axis=1)), -1)
-        job = self.job_of_kind[self._kind]
+        job = self._job
         partner = np.where(self._held[self._kind], n + self._kind, job)
         partner[self._kind[:, 0] == self._kind[:, 1]] = ALONE
         worth = np.unique(self._worth, return_inverse=True)[1].reshape(job.shape)
@@ -438,11 +439,12 @@ class WorkerGraph:
 
     def _values(self, rows: Ints, box: Box) -> Floats:
         """Return the value of the groups of these rows in a box, NaN if they are outside."""
-        job = self.job_of_kind[self._kind[rows]]
-        worth, variant = self._worth[rows], self._variant[rows]
-        inside = (worth >= box.floor[job]) & ~box.excluded[job]
-        inside &= (box.variant[job] == ANY) | (box.variant[job] == variant)
-        part = np.where(inside, np.minimum(worth, box.cap[job]) / self.workers[job], np.nan)
+        job, worth = self._job[rows], self._worth[rows]
+        inside = worth >= np.where(box.excluded, np.inf, box.floor)[job]
+        if (box.variant != ANY).any():
+            inside &= (box.variant[job] == ANY) | (box.variant[job] == self._variant[rows])
+        part = np.minimum(worth, box.cap[job]) / self.workers[job]
+        part[~inside] = np.nan
         alone = self._kind[rows, 0] == self._kind[rows, 1]
         worth = part[:, 0] + np.where(alone, 0.0, part[:, 1])
         return np.asarray(worth - self._cost[self._group[rows]])
