@@ -99,7 +99,7 @@ class ExperimentResult(Record):
 
     ``kernels`` were profiled after the window, or ``kernels_lack`` says why they could not be.
     ``starved``: a worker did too little for a throughput in the longest window; its rate is only
-    known to be below ``most_iterations_s``. ``known``: not measured, as a data set has it.
+    known to be below ``most_iterations_s``. ``known``: not measured, because a data set has it.
     """
 
     key: Name

@@ -28,7 +28,7 @@ PREDICTION: Final = (
     option("--measured", "with --model: predict only workloads measured together, at those shares"),
     option(
         "--shares P,...",
-        "with a predictor: allow these SM shares, in per cent, besides those in cluster.shares",
+        "with a predictor: allow these SM shares, in per cent, in addition to cluster.shares",
         shares,
     ),
 )
