@@ -90,15 +90,20 @@ def run_view(result: RunResult, facts: Mapping[str, str]) -> RenderableType:
     """Return the metrics of one run, with facts about it."""
     from dovetail.executor.simulation.metrics import METRICS
     from dovetail.simulating.outputs import SIMULATED_NOTE
+    from dovetail.simulating.tables import SIZE_METRICS
     from dovetail.simulating.units import measured
 
     head = ("policy", f"{result.policy}, seed {result.seed}")
+    known = {name: value for name, value in result.summary.items() if not math.isnan(value)}
+    sizes = known.keys() & set(SIZE_METRICS)
+    # If all jobs are of one size, its mean is that of all.
+    left_out = {"events"} | (sizes if len(sizes) == 1 else set())
     rows, above = [], ""
-    for name, value in result.summary.items():
-        if name != "events" and not math.isnan(value):
-            meaning = METRICS[name].meaning
-            shown = "" if meaning == above else meaning
-            rows.append((METRICS[name].label, measured(name, value), shown))
+    for name, value in known.items():
+        if name not in left_out:
+            label, meaning = METRICS[name].label, METRICS[name].meaning
+            shown = "" if meaning in (above, label) else meaning
+            rows.append((label, measured(name, value), shown))
             above = meaning
     columns = (TableColumn("metric", folds=True), "", TableColumn("meaning", folds=True))
     return stacked(fact_lines(head, *facts.items(), ("", SIMULATED_NOTE)), "", table(columns, rows))
