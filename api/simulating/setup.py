@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,7 @@ def request(options: Namespace) -> SimulationRequest:
     InputError, UnsupportedError
         When an option or a file is wrong; the error names it.
     """
+    _require_trace(options.trace)
     source, world = _world(options)
     reference = _reference(world)
     whole, measured_on = _read(options, reference)
@@ -127,6 +129,12 @@ def request(options: Namespace) -> SimulationRequest:
     _check_draws(setup)
     load = _offered_load(trace, world, options.sample)
     return SimulationRequest(setup, source, whole, measured_on, reference, load)
+
+
+def _require_trace(source: str) -> None:
+    """Refuse a trace that does not exist before questions about the cluster are asked."""
+    if not (source == "-" or source.startswith(LIBRARY) or os.path.exists(source)):
+        raise InputError("cannot be read: no such file or directory", "", source_name(source))
 
 
 def _check_draws(setup: Setup) -> None:

@@ -439,6 +439,11 @@ def test_the_size_of_the_cluster_is_never_guessed(run, small, command, size):
     assert err.count("\n") == 1
 
 
+def test_a_trace_that_does_not_exist_is_said_before_anything_is_asked(run):
+    message = "dovetail: nope.csv: cannot be read: no such file or directory\n"
+    assert run("simulate", "nope.csv") == (2, "", message)
+
+
 def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
     warning = "nothing waits, so policies hardly differ: give fewer --nodes, or a higher"
     idle = ("--nodes", 1, "--gpus-per-node", 64)
