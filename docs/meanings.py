@@ -290,7 +290,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "differ are measured in every order. Absent: no shares.",
         "workloads": "Only these, or the pairs and triples with at least one of them. Absent: all.",
         "first": "Workloads to which MPS gives the higher priority.",
-        "most": "At most this many of them, drawn at random and the same in each round. Absent: all.",
+        "most": "At most this many, drawn at random and the same in each round. Absent: all.",
         "repeats": "Rounds, each in a random order.",
     },
     campaign.Windows: {
