@@ -48,6 +48,9 @@ _WAIT_S = 60.0
 _CONDITIONS: Final = {"gpu_model", "driver", "library", "date"}
 """What every kind of record has; the rest is its content, JSON."""
 
+_NOT_RECORDS: Final = "kind NOT IN ('measurement', 'profile')"
+"""The condition of evidence, of which there is little beside the records."""
+
 _REFUSE: Final = "BEGIN SELECT RAISE(ABORT, 'a repository is only appended to'); END"
 _SCHEMA: Final = (
     """CREATE TABLE record (
@@ -59,6 +62,7 @@ _SCHEMA: Final = (
         library TEXT,
         date TEXT,
         content TEXT NOT NULL) STRICT""",
+    f"CREATE INDEX record_evidence ON record (kind) WHERE {_NOT_RECORDS}",
     f"CREATE TRIGGER record_UPDATE BEFORE UPDATE ON record {_REFUSE}",
     f"CREATE TRIGGER record_DELETE BEFORE DELETE ON record {_REFUSE}",
     # INSERT OR REPLACE fires no DELETE.
@@ -254,10 +258,11 @@ class Repository:
             if self._file.found_version(connection) == _first_schema.VERSION:
                 rows = map(_StoredRow._make, _first_schema.rows(connection))
                 return [row for row in rows if row.sequence > after and row.kind in kinds]
+            among = "" if _KINDS.keys() & kinds else f"AND {_NOT_RECORDS} "
             # As bytes: text that is damaged is found with the record that it is in.
             found = connection.execute(
                 f"SELECT {', '.join(_StoredRow._fields[:-1])}, CAST(content AS BLOB) FROM record "
-                f"WHERE sequence > ? AND kind IN ({', '.join('?' * len(kinds))}) "
+                f"WHERE sequence > ? AND kind IN ({', '.join('?' * len(kinds))}) {among}"
                 "ORDER BY sequence",
                 (after, *kinds),
             )
