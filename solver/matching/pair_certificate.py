@@ -29,7 +29,7 @@ from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.checking.facts import JobOnGpus, Occupancy, running_jobs
 from dovetail.instances.instance import Job, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, share_code, share_of
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
 from dovetail.solver.matching.definitions import SeatColumns, definition, slowdowns_alone
 from dovetail.solver.pairing.certificate import bound_errors
 from dovetail.solver.pairing.result import Matching
@@ -157,8 +157,8 @@ class _Reading:
             gpu.jobs for gpu in self.before.gpus.values() if not any(map(self._over_gsla, gpu.jobs))
         ]
         held = {tuple(each.job.id for each in jobs): jobs for jobs in [(), *residents]}
-        for entry in self._entries():
-            if len(entry.workloads) < 3 or not self._within_shares(entry.shares):
+        for entry in self._known_sets():
+            if not self._within_shares(entry.shares):
                 continue
             for jobs in held.values():
                 if self._can_be_filled(entry, jobs):
@@ -227,15 +227,20 @@ class _Reading:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def _entries(self) -> Iterator[SlowdownEntry]:
-        """Yield the entries that apply to the GPUs of the round."""
+    @cached_property
+    def _most(self) -> float:
+        """The most jobs that a GPU may hold."""
+        own = (place.gpu.max_jobs or math.inf for place in self.instance.places.values())
+        return min(min(own, default=0), self.cluster.max_jobs_per_gpu)
+
+    def _known_sets(self) -> Iterator[SlowdownEntry]:
+        """Yield the entries of three or more jobs that apply to the GPUs of the round."""
         known = self.instance.entries
-        most = min((p.gpu.max_jobs or math.inf for p in self.instance.places.values()), default=0)
-        for (model, members), entry in known.items():
+        for entry in self.instance.slowdowns.sets.values():
+            model, members = entry.key
             if model is None and (self.model, members) in known:
                 continue
-            fits = len(members) <= min(most, self.cluster.max_jobs_per_gpu)
-            if model in (None, self.model) and entry.slowdown is not None and fits:
+            if model in (None, self.model) and entry.slowdown and len(members) <= self._most:
                 yield entry
 
     def _within_shares(self, shares: Iterable[AnyShare]) -> bool:
@@ -253,23 +258,35 @@ class _Reading:
         return list(self._sharings())
 
     def _sharings(self) -> Iterator[_Sharing]:
-        for entry in self._entries():
-            if len(entry.workloads) != 2 or not self._within_shares(entry.shares):
-                continue
-            slow = entry.slowdown or ()
-            upper = entry.upper or slow
-            tail = entry.p99 or upper
-            a, b = (self.place[name] for name in entry.workloads)
-            s, t = (share_code(share) for share in entry.shares)
-            # A gSLA holds until the job ends, alone at its share when the other has ended.
-            alone = float(self._solo[a, s]), float(self._solo[b, t])
-            upper = tuple(map(max, upper, alone))
-            tail = tuple(map(max, tail, alone))
-            power_w = math.nan if entry.power_w is None else entry.power_w
-            yield _Sharing(a, b, (s, t), _two(slow), _two(upper), _two(tail), power_w)
+        known = self.instance.slowdowns
+        row = np.flatnonzero(self._applies()) if self._most >= 2 else np.empty(0, dtype=np.int64)
+        place = np.array([self.place[name] for name in known.names], dtype=np.int64)
+        workload, share = place[known.workload[row]], known.share[row]
+        slow, upper, p99 = known.slowdown[row], known.upper[row], known.p99[row]
+        # A gSLA holds until the job ends, alone at its share when the other has ended.
+        alone = self._solo[workload, share]
+        upper = np.where(np.isnan(upper), slow, upper)
+        tail = np.maximum(np.where(np.isnan(p99), upper, p99), alone)
+        columns = workload, share, slow, np.maximum(upper, alone), tail, known.power_w[row]
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for (a, b), (s, t), (x, y), (u, v), (p, q), power_w in rows:
+            yield _Sharing(a, b, (s, t), (x, y), (u, v), (p, q), power_w)
             if a == b and s != t:
-                slow, upper, tail = slow[::-1], upper[::-1], tail[::-1]
-                yield _Sharing(b, a, (t, s), _two(slow), _two(upper), _two(tail), power_w)
+                yield _Sharing(b, a, (t, s), (y, x), (v, u), (q, p), power_w)
+
+    def _applies(self) -> Bools:
+        """Return which pairs may share a GPU of the round within its shares, (rows,)."""
+        known = self.instance.slowdowns
+        caps = np.where(known.share == BEST_EFFORT, 0, known.share).sum(axis=1)
+        model = known.models.index(self.model) if self.model in known.models else -2
+        own, for_all = known.model == model, known.model == -1
+        if own.any() and for_all.any():
+            # An entry for the model comes before the one for all models.
+            ends = np.sort(known.workload.astype(np.int64) * CODES + known.share, axis=1)
+            key = ends[:, 0] * (len(known.names) * CODES) + ends[:, 1]
+            for_all &= ~np.isin(key, key[own])
+        may = ~np.isnan(known.slowdown).any(axis=1) & (caps <= self.cluster.share_sum)
+        return np.asarray((own | for_all) & may)
 
     # -- pairs -----------------------------------------------------------------------------------
 
@@ -482,11 +499,6 @@ def _waiting(job: Job, workload: Workload) -> list[JobOnGpus]:
         return [JobOnGpus(job, workload, {}, None)]
     halves = (workload.batch.size >> k for k in range(workload.batch.size.bit_length()))
     return [JobOnGpus(job, workload, {}, half) for half in halves if workload.batch.allows(half)]
-
-
-def _two(figures: Sequence[float]) -> tuple[float, float]:
-    first, second = figures
-    return first, second
 
 
 class _Table(NamedTuple):
