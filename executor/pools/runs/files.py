@@ -7,7 +7,7 @@ They are below the state directory.
     runs/RUN/run.json              the Run; for a part, also its ranks and where its gang meets
     runs/RUN/port                  its MASTER_PORT, for a gang
     runs/RUN/stop.json             when it was asked to stop, and its grace
-    runs/RUN/owner                 the uid of its user
+    runs/RUN/owner                 the uid of its user, once it is released
     runs/RUN/rankK/spec.json       the command for its shim (private: it has the environment)
     runs/RUN/rankK/started.json    its processes; created exclusively, so a rank starts only once
     runs/RUN/rankK/exit.json       how it ended; renamed into place
@@ -181,8 +181,7 @@ class RunFiles:
                 os.chmod(path, PASS_THROUGH)
 
     def name(self, part: Part) -> None:
-        """Write the part to ``run.json``, by which a later service finds it, and its owner."""
-        write_owner(self.directory, part.run.spec.owner.uid)
+        """Write the part to ``run.json``, by which a later service finds it."""
         _write(self.directory / "run.json", _text(part).encode())
 
     def read_part(self) -> Part | None:
@@ -225,11 +224,22 @@ class RunFiles:
         _replace(self.directory / "stop.json", json.dumps(order._asdict()).encode())
 
     def forget_specs(self, part: Part) -> None:
-        """Remove the part's files that are useless after its end and may contain secrets."""
-        specs = [self.directory / f"rank{rank}" / "spec.json" for rank in part.ranks]
-        for path in (*specs, self.directory / "run.json"):
+        """Remove what is useless after the part's end and may contain secrets.
+
+        Only the uid of its user is left of ``run.json``; a full disk has room for that, too.
+        """
+        for rank in part.ranks:
             with suppress(FileNotFoundError):
-                os.unlink(path)
+                os.unlink(self.directory / f"rank{rank}" / "spec.json")
+        uid, known = str(part.run.spec.owner.uid).encode(), self.directory / "run.json"
+        with suppress(FileNotFoundError):
+            file = os.open(known, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, uid, 0)
+                os.ftruncate(file, len(uid))
+            finally:
+                os.close(file)
+            os.rename(known, self.directory / "owner")
 
 
 class RankFiles(NamedTuple):
@@ -339,11 +349,12 @@ def write_owner(home: Path, uid: int) -> None:
 
 def owner_of(home: Path) -> int:
     """Return the uid of a run's user, or this process's uid if it is unknown."""
-    try:
-        with open(home / "owner", "rb") as file:
-            return int(file.read(20))
-    except (OSError, ValueError):
-        return os.geteuid()
+    with suppress(OSError, ValueError), open(home / "owner", "rb") as file:
+        return int(file.read(20))
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        # It is not released.
+        return int(json.loads((home / "run.json").read_bytes())["spec"]["owner"]["uid"])
+    return os.geteuid()
 
 
 def _text(part: Part) -> str:

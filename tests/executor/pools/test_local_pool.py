@@ -20,6 +20,7 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import local
 from dovetail.executor.pools.local import LocalPool, why_not_as
 from dovetail.executor.pools.runs import supervisor
+from dovetail.executor.pools.runs.files import owner_of
 from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
@@ -104,6 +105,20 @@ def test_without_descriptors_a_keeper_waits_for_some(make, tmp_path, caplog, mon
         assert len(caplog.records) < 5
     os.close(writing)
     assert pool.wait_for("rank_ended").status == 0
+
+
+@AS_ROOT
+def test_whose_a_run_is_stays_known(make, state):
+    pool, home = make(), state / "runs" / "j1.1"
+    pool.pool.launch(a_run("exec sleep 1000", owner=NOBODY))
+    pool.wait_for("rank_ready")
+    assert owner_of(home) == NOBODY.uid
+    pool.pool.stop("j1.1", 0.0)
+    pool.wait_for("rank_ended")
+    pool.pool.release("j1.1")
+    assert owner_of(home) == NOBODY.uid
+    assert (home / "owner").read_text() == str(NOBODY.uid)
+    assert not (home / "run.json").exists()
 
 
 class TestPrelaunch:
