@@ -15,9 +15,9 @@ from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights
-from dovetail.solver.matching.lexicographic import Heaviest, maximum
+from dovetail.solver.matching.lexicographic import Heaviest
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
-from dovetail.solver.matching.pairing_problem import PairingProblem, PairList
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairList, maximum
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.stages import StagedSearch, solve_in_stages
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum

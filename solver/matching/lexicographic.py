@@ -26,11 +26,10 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.instances.plan import Stopped
 from dovetail.solver.backends.integer_scaling import integer_weights, power_of_two
-from dovetail.solver.matching.pairing_problem import PairingProblem, PairSet
+from dovetail.solver.matching.pairing_problem import PairingProblem, PairSet, maximum
 from dovetail.solver.pairing.matching import match_pairs
-from dovetail.solver.pairing.result import Dual, Matching, Prices
+from dovetail.solver.pairing.result import Dual, Prices
 from dovetail.solver.types import Limits, Maximum
 
 WEIGHT_BITS = 28
@@ -173,14 +172,6 @@ class Heaviest:
         pairs = -decided.pairs.highest(pairing.pair)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
         return float(own[decided.required].sum()) - pairing.constant
-
-
-def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
-    """Return a matching as a choice of groups, with this bound on the maximised value."""
-    counts, groups = pairing.taken(found.mate)
-    proven = found.status == "optimal" or not limits.budget.is_limited
-    stopped: Stopped = "complete" if proven else "time_limit"
-    return Maximum(counts=counts, bound=bound, stopped=stopped, groups=groups)
 
 
 def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:

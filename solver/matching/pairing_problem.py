@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.candidates.groups import Groups
+from dovetail.instances.plan import Stopped
+from dovetail.solver.pairing.result import Matching
 from dovetail.solver.pairing.splits import SplitValues
+from dovetail.solver.types import Limits, Maximum
 
 Floats = NDArray[np.floating[Any]]
 
@@ -222,3 +225,11 @@ class PairingProblem:
             "size": self.size,
             "required": self.required,
         }
+
+
+def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
+    """Return a matching as a choice of groups, with this bound on the maximised value."""
+    counts, groups = pairing.taken(found.mate)
+    proven = found.status == "optimal" or not limits.budget.is_limited
+    stopped: Stopped = "complete" if proven else "time_limit"
+    return Maximum(counts=counts, bound=bound, stopped=stopped, groups=groups)

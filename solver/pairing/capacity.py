@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing.compilation import kernel
-from dovetail.solver.pairing.graph import Graph
-from dovetail.solver.pairing.size_class import SizeClass, Tangent
+from dovetail.solver.pairing.size_class import Graph, SizeClass, Tangent
 
 Ints = NDArray[np.int64]
 

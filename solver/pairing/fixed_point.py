@@ -18,8 +18,7 @@ from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.arguments import PairingArguments, PairValues, require_in_range
 from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
-from dovetail.solver.pairing.graph import Graph
-from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, complete_graph
+from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, Graph, complete_graph
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
