@@ -231,7 +231,7 @@ def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
     status, out, err = run("predict", "library:lab", "-o", path)
     assert status == 0
     nothing_known, assumed = err.splitlines()
-    assert "mamba-new has no" in nothing_known
+    assert "unknown: pairs of mamba-new (no gpu_util)" in nothing_known
     assert "kernel_mean_s by 25 µs (12 workloads)" in assumed
     assert "slowdowns" in out
     assert len(read_instance(path).slowdowns) > len(library.load("lab").slowdowns)
