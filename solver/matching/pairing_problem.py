@@ -37,7 +37,7 @@ _BITS, _LEAST = 29, 1e-250
 
 
 @dataclass(frozen=True, eq=False)
-class PairTable:
+class WorkloadPairs:
     """The pairs of workloads that may share, in tables; values are ``SplitValues``.
 
     Attributes
@@ -53,16 +53,16 @@ class PairTable:
     most: Floats
 
     @classmethod
-    def of(cls, values: SplitValues) -> PairTable:
+    def of(cls, values: SplitValues) -> WorkloadPairs:
         """Return all pairs of a table."""
         n = len(values)
         return cls(values, np.zeros(n), np.zeros(n))
 
-    def among(self, jobs: Bools) -> PairTable:
+    def among(self, jobs: Bools) -> WorkloadPairs:
         """Return the pairs with both jobs in ``jobs``."""
         return replace(self, surplus=np.where(jobs, self.surplus, np.inf))
 
-    def within(self, surplus: Floats, most: Floats) -> PairTable:
+    def within(self, surplus: Floats, most: Floats) -> WorkloadPairs:
         """Return the pairs of those of ``among`` with a sum of ``surplus`` up to ``most``."""
         return replace(self, surplus=np.where(self.surplus < np.inf, surplus, np.inf), most=most)
 
@@ -169,7 +169,7 @@ class PairList:
         return np.asarray(of_job[self.first] + of_job[self.second])
 
 
-PairSet: TypeAlias = PairTable | PairList
+PairSet: TypeAlias = WorkloadPairs | PairList
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class PairingProblem:
 
     Attributes
     ----------
-    pairs : PairList or PairTable
+    pairs : PairList or WorkloadPairs
         The jobs that may share.
     pair : float array or SplitValues
         The value of each pair, in the form of ``pairs``.
@@ -218,7 +218,7 @@ class PairingProblem:
         """The arguments of ``match_pairs`` for the largest value."""
         return {
             "pair_value": self.pair
-            if isinstance(self.pairs, PairTable)
+            if isinstance(self.pairs, WorkloadPairs)
             else self.pairs.matrix(self.pair),
             "single_value": self.alone,
             "gpus": self.gpus,

@@ -82,7 +82,7 @@ class _Seat(NamedTuple):
     gain: float
 
 
-class _Row(NamedTuple):
+class _PricedGroup(NamedTuple):
     """A group: its class, its running and starting members, and its additional value."""
 
     gpu_class: int
@@ -94,13 +94,13 @@ class _Row(NamedTuple):
         return " + ".join(seat.name for seat in (*self.running, *self.starting))
 
 
-def _rows(groups: Groups) -> Iterator[_Row]:
+def _rows(groups: Groups) -> Iterator[_PricedGroup]:
     jobs = groups.round.jobs
     runs, workers = jobs.running.tolist(), jobs.workers.tolist()
     job, gain, start = groups.job.tolist(), groups.gain.tolist(), groups.start.tolist()
     each = zip(groups.gpu_class.tolist(), groups.value.tolist(), strict=True)
     for group, (gpu_class, value) in enumerate(each):
-        row = _Row(gpu_class, [], [], value)
+        row = _PricedGroup(gpu_class, [], [], value)
         for member in range(start[group], start[group + 1]):
             k = job[member]
             seat = _Seat(k, jobs.ids[k], workers[k], gain[member])
@@ -108,7 +108,7 @@ def _rows(groups: Groups) -> Iterator[_Row]:
         yield row
 
 
-def _too_low_for_one(rows: list[_Row], bound: float) -> Iterator[str]:
+def _too_low_for_one(rows: list[_PricedGroup], bound: float) -> Iterator[str]:
     """Find a GPU that adds more than the bound, if at most one worker starts."""
     if any(worth > 0 for worth in _worth_now(rows)):
         yield "running jobs are worth something if nothing starts"
@@ -119,7 +119,7 @@ def _too_low_for_one(rows: list[_Row], bound: float) -> Iterator[str]:
             yield f"the group {row} is worth {worth:.10g}"
 
 
-def _worth_now(rows: list[_Row]) -> Iterator[float]:
+def _worth_now(rows: list[_PricedGroup]) -> Iterator[float]:
     """Yield the value of each GPU, and the gain of each running job, if nothing starts."""
     gains: dict[int, float] = {}
     for row in rows:
@@ -153,7 +153,7 @@ def _parts(dual: PriceDual) -> dict[tuple[int, int], float]:
     return dict(zip(seats, dual.part.tolist(), strict=True))
 
 
-def _low(dual: PriceDual, rows: list[_Row]) -> Iterator[str]:
+def _low(dual: PriceDual, rows: list[_PricedGroup]) -> Iterator[str]:
     """Find a group that is worth more than the cost of its GPU and starting workers."""
     part, price, worth = _parts(dual), dual.price.tolist(), dual.worth.tolist()
     for row in rows:

@@ -16,7 +16,7 @@ from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import SHORTER_BY, JobValues
 from dovetail.solver.matching.exact_pairs import MatchingSearch
-from dovetail.solver.matching.pairing_problem import PairingProblem, PairTable
+from dovetail.solver.matching.pairing_problem import PairingProblem, WorkloadPairs
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
 from dovetail.solver.stages import solve_in_stages
@@ -59,7 +59,7 @@ class TablePairs:
             pairs = pairs.weighed(per_gain, per_watt)
         fixed = score(self.apart, self._held)
         return PairingProblem(
-            pairs=PairTable.of(pairs),
+            pairs=WorkloadPairs.of(pairs),
             pair=pairs,
             alone=self.alone(per_gain, per_watt),
             constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),

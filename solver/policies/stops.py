@@ -44,7 +44,7 @@ _MOST_TRIED: Final = 8
 """Waiting jobs for which stops are tried before none is made."""
 
 
-class _Unit(NamedTuple):
+class _StopUnit(NamedTuple):
     """Running jobs that share GPUs with each other, and with no others.
 
     Attributes
@@ -149,7 +149,7 @@ class StopSearch:
         state = draft.state
         self._draft, self._state, self._ends, self._rules = draft, state, ends, rules
         self._closed = closed
-        self._found: list[_Unit] = []
+        self._found: list[_StopUnit] = []
         queue = draft.queue
         if draft.stops:
             queue = queue.take(~np.isin(queue.number, [job.number for job in draft.stops]))
@@ -175,7 +175,7 @@ class StopSearch:
         units = [self._together(running[number]) for number in later]
         return min([self._lawful_s(unit) for unit in units], default=math.inf)
 
-    def _units_after(self, place: tuple[float, int]) -> Iterator[_Unit]:
+    def _units_after(self, place: tuple[float, int]) -> Iterator[_StopUnit]:
         """Yield the units that may be stopped now and come after a place, the last one first."""
         k = 0
         while True:
@@ -190,7 +190,7 @@ class StopSearch:
             k += 1
 
     @cached_property
-    def _in_turn(self) -> Iterator[_Unit]:
+    def _in_turn(self) -> Iterator[_StopUnit]:
         """The units that may be stopped now, the last one in the queue first."""
         places = [(gpu_time, number) for number, (_, gpu_time, _) in self._from_s.items()]
         passed = set[int]()
@@ -201,7 +201,7 @@ class StopSearch:
                 first = min(unit, key=lambda number: self._from_s[number][2])
                 jobs = tuple(self._together(unit[first]).values())
                 gpus = frozenset([gpu for one in jobs for gpu in one.gpus])
-                yield _Unit(jobs, gpus, place)
+                yield _StopUnit(jobs, gpus, place)
 
     def _together(self, job: Job) -> dict[int, Job]:
         """Return the jobs of the unit of a running job, by number."""
@@ -239,7 +239,7 @@ class StopSearch:
     def _idle(self) -> list[int]:
         return [gpu for gpu in self._draft.idle_gpus() if gpu not in self._closed]
 
-    def _choices(self, job: Job, place: tuple[float, int]) -> Iterator[Sequence[_Unit]]:
+    def _choices(self, job: Job, place: tuple[float, int]) -> Iterator[Sequence[_StopUnit]]:
         """Yield for each GPU model the units that would leave a job at a place enough GPUs.
 
         That is the smallest one that suffices; if none does, those that come last in the queue.
@@ -252,7 +252,7 @@ class StopSearch:
             missing = job.workers - sum(fits)
             if missing <= 0:
                 continue
-            units, freed = list[_Unit](), list[int]()
+            units, freed = list[_StopUnit](), list[int]()
             for unit in self._units_after(place):
                 gpus = sum([of[g] == model and need_mib <= room_mib[g] for g in unit.gpus])
                 units.append(unit)
