@@ -51,7 +51,7 @@ def parquet_columns(path: Path) -> Iterator[dict[str, tuple[list[str], NDArray[n
     Raises
     ------
     InputError
-        When it cannot be read, or has columns of lists.
+        When it cannot be read, or has columns of lists or two of one name.
     UnsupportedError
         Without pyarrow.
     """
@@ -61,6 +61,8 @@ def parquet_columns(path: Path) -> Iterator[dict[str, tuple[list[str], NDArray[n
     with _faults(arrow, source):
         file = arrow.parquet.ParquetFile(content)
         names = file.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise InputError("must each have a name of their own", "columns", source)
         for batches in _together(_batches(file, source)):
             table = arrow.Table.from_batches(batches)
             yield {name: _distinct(table.column(k)) for k, name in enumerate(names)}
@@ -79,9 +81,14 @@ def _together(batches: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _distinct(column: Any) -> tuple[list[str], NDArray[np.int64]]:  # noqa: ANN401 (pyarrow's)
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    values, rows = None, column.combine_chunks()
+    if hasattr(rows, "dictionary"):
+        # As of categories in pandas; there may be some that no row has.
+        values, rows = rows.dictionary, rows.indices
+    encoded = rows.dictionary_encode(null_encoding="encode")
+    found = encoded.dictionary if values is None else values.take(encoded.dictionary)
     number: dict[str, int] = {}
-    cells = map(_text, encoded.dictionary.to_pylist())
+    cells = map(_text, found.to_pylist())
     code = np.array([number.setdefault(cell, len(number)) for cell in cells], dtype=np.int64)
     return [*number], code[encoded.indices.to_numpy(zero_copy_only=False)]
 

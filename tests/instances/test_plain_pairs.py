@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,17 +121,22 @@ def test_a_changed_cell(path, draw):
     assert outcome(path, by_rows=False) == outcome(path, by_rows=True)
 
 
-def as_parquet(path: Path, rows: list[list[object]], kinds: dict[str, object]) -> None:
-    """Write rows with the given types of columns; an empty cell is a missing one."""
+def columns_of(rows: list[list[object]]) -> dict[str, Any]:
+    """Return rows as pyarrow's columns; an empty cell is a missing one."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
+    cells = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
+    return {
+        str(name): arrow.array([None if cell == "" else cell for cell in column])
+        for name, column in cells.items()
+    }
+
+
+def as_parquet(path: Path, rows: list[list[object]]) -> None:
+    """Write rows; an empty cell is a missing one."""
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
     from pyarrow.parquet import write_table
 
-    cells = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
-    columns = {
-        name: arrow.array([None if cell == "" else cell for cell in column], kinds.get(name))
-        for name, column in cells.items()
-    }
-    write_table(arrow.table(columns), path)
+    write_table(arrow.table(columns_of(rows)), path)
 
 
 @pytest.mark.parametrize("rows_at_once", [16, 1024])
@@ -143,7 +149,7 @@ def test_a_table_as_parquet(path, monkeypatch, names, rows_at_once):
     place = path.with_suffix(".parquet")
     rows = table()
     rows[0][:6] = names
-    as_parquet(place, rows, {})
+    as_parquet(place, rows)
     assert plain_pairs(place) is not None
     path.write_text(text_of(rows))
     assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
@@ -160,7 +166,7 @@ def test_a_changed_cell_of_parquet(path, draw):
     if draw.draw(st.booleans()):
         rows = [[str(cell) for cell in row] for row in rows]
     try:
-        as_parquet(place, rows, {})
+        as_parquet(place, rows)
     except (TypeError, ValueError):
         return  # Not one type in a column: no such file.
     assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
@@ -171,6 +177,38 @@ def test_lists_in_parquet_are_left_to_the_reader_of_rows(path):
     rows = table()
     for row in rows[1:]:
         row[9] = [row[9]]
-    as_parquet(place, rows, {})
+    as_parquet(place, rows)
     assert plain_pairs(place) is None
     assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
+
+
+@pytest.mark.parametrize("row_group_size", [7, 1024])
+@pytest.mark.parametrize("column", [0, 9, 10])
+def test_categories_in_parquet(path, column, row_group_size):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
+    from pyarrow.parquet import write_table
+
+    place = path.with_suffix(".parquet")
+    rows = table()
+    rows[9][column] = ""
+    columns = columns_of(rows)
+    for name in ("workload_1", "workload_2", "gpu_model", "date"):
+        columns[name] = columns[name].dictionary_encode()
+    # No row has the second.
+    all_first = arrow.array([0] * len(rows[1:]), arrow.int8())
+    columns["driver"] = arrow.DictionaryArray.from_arrays(all_first, ["550", ""])
+    write_table(arrow.table(columns), place, row_group_size=row_group_size)
+    assert (plain_pairs(place) is None) == (column == 0)
+    assert outcome(place, by_rows=False) == outcome(place, by_rows=True)
+
+
+def test_two_columns_of_one_name_in_parquet(path):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra parquet)")
+    from pyarrow.parquet import write_table
+
+    place = path.with_suffix(".parquet")
+    columns = columns_of(table())
+    made = arrow.table([*columns.values(), columns["date"]], names=[*columns, "date"])
+    write_table(made, place)
+    assert plain_pairs(place) is None
+    assert "column 'date' is given twice" in outcome(place, by_rows=False)
