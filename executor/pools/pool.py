@@ -130,8 +130,8 @@ class NodePool(Protocol):
     def cluster(self) -> Cluster:
         """Return the devices, and the shares that may be used on them.
 
-        They may change; then the function set by ``attach`` is called. ``poll`` reports no device
-        that this method has not returned before.
+        They may change; then this is another object, and the function set by ``attach`` is called.
+        ``poll`` reports no device that this method has not returned before.
         """
         ...
 

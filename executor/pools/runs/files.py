@@ -232,14 +232,17 @@ class RunFiles:
             with suppress(FileNotFoundError):
                 os.unlink(self.directory / f"rank{rank}" / "spec.json")
         uid, known = str(part.run.spec.owner.uid).encode(), self.directory / "run.json"
-        with suppress(FileNotFoundError):
+        try:
             file = os.open(known, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                os.pwrite(file, uid, 0)
+                # `owner_of` finds it if this process ends before the next step.
+                os.pwrite(file, uid + b"\n", 0)
                 os.ftruncate(file, len(uid))
             finally:
                 os.close(file)
             os.rename(known, self.directory / "owner")
+        except OSError:
+            known.unlink(missing_ok=True)
 
 
 class RankFiles(NamedTuple):
@@ -352,8 +355,11 @@ def owner_of(home: Path) -> int:
     with suppress(OSError, ValueError), open(home / "owner", "rb") as file:
         return int(file.read(20))
     with suppress(OSError, ValueError, TypeError, KeyError):
-        # It is not released.
-        return int(json.loads((home / "run.json").read_bytes())["spec"]["owner"]["uid"])
+        # It is not released, or its release was cut short.
+        known = (home / "run.json").read_bytes()
+        if number := re.match(rb"\d+$|\d+\n", known):
+            return int(number[0])
+        return int(json.loads(known)["spec"]["owner"]["uid"])
     return os.geteuid()
 
 
@@ -367,6 +373,8 @@ def _text(part: Part) -> str:
 
 def _part(data: bytes) -> Part:
     found = json.loads(data)
+    if not isinstance(found, dict):
+        raise TypeError("only the uid is left")
     ranks, rendezvous = found.pop("ranks", None), found.pop("meeting", None)
     run = Run.model_validate_json(json.dumps(found))
     if ranks is None:

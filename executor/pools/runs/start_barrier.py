@@ -110,11 +110,16 @@ class StartBarrier:
         Forks the shim.
     files : RankFiles
         The files of the rank, whose specification has been written.
+
+    Attributes
+    ----------
+    opened : bool
+        Whether the process is released.
     """
 
     def __init__(self, server: ForkServer, files: RankFiles) -> None:
         self._server = server
-        self._received, self._opened = b"", False
+        self._received, self.opened = b"", False
         self._shim: int | None = None
         self._line, theirs = socket.socketpair()
         try:
@@ -152,8 +157,8 @@ class StartBarrier:
 
     def open(self) -> None:
         """Release the process as soon as it arrives; if its shim has died, its files show that."""
-        if not self._opened:
-            self._opened = True
+        if not self.opened:
+            self.opened = True
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._line.sendall(b"go\n")
 

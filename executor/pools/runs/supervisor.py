@@ -490,6 +490,10 @@ class RunSupervisor:
         """Refuse permanently the ranks that have not been started."""
         for rank in self._those(_Phase.HELD):
             assert rank.barrier is not None
+            if rank.barrier.opened:
+                # In the service's thread, before this order came.
+                self._await_start(rank)
+                continue
             rank.barrier.dismiss()
             rank.barrier, rank.phase = None, _Phase.IDLE
         for rank in self._those(_Phase.IDLE):
@@ -649,8 +653,9 @@ class RunSupervisor:
             else known._replace(grace_s=order.asked_s + grace_s - known.asked_s)
         )
         try:
-            self._files.make(self.part)
-            self._files.name(self.part)
+            if self._files.read_part() is None:
+                self._files.make(self.part)
+                self._files.name(self.part)
             self._files.write_stop_order(self._stopping)
         except OSError:
             # A service that starts meanwhile then grants the whole grace again.

@@ -20,7 +20,7 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools import local
 from dovetail.executor.pools.local import LocalPool, why_not_as
 from dovetail.executor.pools.runs import supervisor
-from dovetail.executor.pools.runs.files import owner_of
+from dovetail.executor.pools.runs.files import RunFiles, owner_of, whole
 from dovetail.executor.pools.runs.processes import ProcessId
 from dovetail.executor.pools.shim.kernel import stat_of
 from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
@@ -121,6 +121,45 @@ def test_whose_a_run_is_stays_known(make, state):
     assert not (home / "run.json").exists()
 
 
+def test_whose_a_run_is_stays_known_if_its_release_is_cut_short(state, monkeypatch):
+    other = Owner(name="other", uid=4242, gid=4242)
+    files = RunFiles(state, "j1.1")
+    part = whole(a_run("true", owner=other))
+    files.make(part)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for cut in ("ftruncate", "rename"):
+        files.name(part)
+        assert owner_of(files.directory) == other.uid
+        with monkeypatch.context() as patch:
+            patch.setattr(os, cut, killed)
+            with pytest.raises(KeyboardInterrupt):
+                files.forget_specs(part)
+        assert owner_of(files.directory) == other.uid
+        assert files.read_part() is None
+    files.forget_specs(part)
+    assert {path.name for path in files.directory.iterdir()} == {"owner", "rank0"}
+
+
+@pytest.mark.parametrize("call", ["pwrite", "ftruncate", "rename"])
+def test_what_is_secret_goes_even_if_nothing_can_be_written(make, state, monkeypatch, call):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    released = []
+    monkeypatch.setattr(Plain, "released", lambda self, run: released.append(run.id))
+    pool = make()
+    pool.pool.launch(a_run("true"))
+    pool.wait_for("rank_ended")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        pool.pool.release("j1.1")
+    assert released == ["j1.1"]
+    assert not (state / "runs" / "j1.1" / "run.json").exists()
+
+
 class TestPrelaunch:
     """A run of one rank is sent to the start barrier in the service's thread."""
 
@@ -140,6 +179,19 @@ class TestPrelaunch:
         monkeypatch.setattr(supervisor.RunSupervisor, "begin", begin)
         quick.pool.launch(run)
         quick.wait_for("rank_ready")
+
+    def test_what_is_stopped_right_after_its_launch_has_its_grace(self, quick, monkeypatch):
+        begin = supervisor.RunSupervisor.begin
+        monkeypatch.setattr(supervisor.RunSupervisor, "begin", lambda self: None)
+        run = a_run("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done")
+        quick.pool.prelaunch(run)
+        quick.pool.launch(run)
+        wait_for_log(quick, "up")
+        monkeypatch.setattr(supervisor.RunSupervisor, "begin", begin)
+        quick.pool.stop(run.id, 60.0)
+        wait_until(lambda: {"rank_ended", "rank_gone", "rank_refused"} & {*dict(quick.kinds())})
+        assert "bye\n" in log(quick)
+        assert quick.wait_for("rank_ended").status == 3
 
     def test_without_a_launch_it_is_refused_in_time(self, quick, monkeypatch):
         monkeypatch.setattr("dovetail.executor.pools.runs.supervisor.COMMIT_S", 0.1)
