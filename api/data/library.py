@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dovetail.toolkit.commands import OUTPUT, Command, argument
-from dovetail.toolkit.outputs import write_made
+from dovetail.toolkit.outputs import print_either, write_made
+from dovetail.toolkit.tables import text_rows
 
 if TYPE_CHECKING:
     from dovetail.instances.library import LibraryInstance
@@ -47,10 +49,8 @@ def library(options: Namespace) -> int:
             write_text(options.output, readme.read_text(encoding="utf-8"))
     elif name:
         write_made(options, shipped.load(name))
-    elif options.json:
-        write_data({name: entry.to_data() for name, entry in entries.items()}, "-")
     else:
-        width = max(map(len, entries))
-        for name, entry in entries.items():
-            print(f"{name:<{width}}  {entry.title}")
+        data = {name: entry.to_data() for name, entry in entries.items()}
+        view = partial(text_rows, [(name, entry.title) for name, entry in entries.items()])
+        print_either(options, data, view)
     return 0

@@ -215,7 +215,7 @@ def device_table(devices: Sequence[DeviceView]) -> RenderableType:
         TableColumn("", folds=True, silent=("",)),
     )
     rows = ((device.id, device.model, _use(device), *_figures(device)) for device in devices)
-    sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
+    sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source and d.metrics))
     made = table(columns, rows, names=3)
     return stacked(made, styled(f"activity by {sources}", "dim") if sources else None)
 

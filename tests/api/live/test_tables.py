@@ -14,6 +14,7 @@ from dovetail.live.show import job_view
 from dovetail.live.tables import (
     by_node,
     co_runners,
+    device_table,
     done,
     in_ranges,
     places,
@@ -226,6 +227,11 @@ def test_an_isolated_job_shows_its_launches_and_what_escapes():
     assert "idle %" not in text
     lost = job(isolation="blocks", unisolated="the scheduler has ended")
     assert "not isolated  the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
+
+
+def test_a_source_of_no_figures_is_not_named():
+    text = printed(device_table([device(metrics={}, power_w=None)]))
+    assert not {"power", "activity", "NVML"} & {*text.split()}
 
 
 def test_the_dashboard_names_what_is_not_there():
