@@ -94,11 +94,13 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """Return the tables of a round, or None if its groups have to be listed.
 
     That is the case if plans are not or might not be matchings, if no jobs may share, and if tables
-    do not determine the worth of a pair: under users' objectives whose gains are not proportional
-    or that have rules, and with sub-batches.
+    do not determine the worth of a pair: under users' objectives whose gains are not proportional,
+    that have rules, or that count ends in two stages or as costs, and with sub-batches.
     """
     shortens = _shortens(values)
     timed = isinstance(values, Completion)
+    if (shortens or timed) and (values.two_stage or values.minimised):
+        return None
     if not (timed or _is_tabular(values, shortens)) or not _in_plain_pairs(
         compiled, values.pairs_only
     ):

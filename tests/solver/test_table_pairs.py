@@ -9,7 +9,10 @@ import pytest
 
 from dovetail import solve
 from dovetail.formulations.candidates.listing import candidate_groups
+from dovetail.formulations.completion import Completion
 from dovetail.formulations.programs.pair_graph import PairGraph
+from dovetail.formulations.programs.scores import score
+from dovetail.formulations.values import JctValues
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
@@ -185,6 +188,40 @@ def test_larger_rounds(options):
         assert large is not None
         found = best_on_tables(large, Limits())
         assert found.value == pytest.approx(listed(values).value, rel=1e-9)
+
+
+class JctInTwoStages(JctValues):
+    """The same gains and rule, after placing as much weight as possible."""
+
+    two_stage = True
+
+
+class JctByPower(JctInTwoStages):
+    ratio = True
+
+
+class CostOfSharing(JctValues):
+    """A cost in place of a rate, with the same rule."""
+
+    minimised = True
+
+    def __init__(self, compiled):
+        super().__init__(compiled)
+        self.scale = -self.scale
+
+
+class CompletionInTwoStages(Completion):
+    two_stage = True
+
+
+@pytest.mark.parametrize(
+    "objective", [JctInTwoStages, JctByPower, CostOfSharing, CompletionInTwoStages]
+)
+def test_own_objectives_that_count_ends_otherwise_than_tables_do(objective):
+    instance = generate(120, seed=0, workloads=12, gangs=False, weighted=True)
+    found, best = solve(instance, objective, "matching"), listed(values_of(instance, objective))
+    assert found.objective == pytest.approx(best.value, rel=1e-9)
+    assert found.plan.objective.placed_weight in (None, score(best.groups, best.counts).weight)
 
 
 def test_no_time_leaves_running_jobs_where_they_are():
