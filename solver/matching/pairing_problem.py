@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.instances.plan import Stopped
+from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.result import Matching
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.types import Limits, Maximum
@@ -86,7 +87,7 @@ class WorkloadPairs:
         limited = self.summed(np.zeros(len(self.values)), value)
         scale = 2.0 ** (_BITS - math.ceil(math.log2(max(limited.largest, _LEAST))))
         fixed, joined = limited.rounded(np.arange(len(self.values)), scale)
-        return np.where(joined > 0, fixed.max(axis=1, initial=0) / scale, -np.inf)
+        return np.where(joined > 0, fixed.max(axis=1, initial=FORBIDDEN) / scale, -np.inf)
 
     def at(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
         """Return the index of the values of pairs."""

@@ -123,6 +123,17 @@ def test_values_that_depend_on_ends_agree_with_the_listed_groups(objective):
     assert joined
 
 
+def test_the_least_cost_of_each_job_in_pairs():
+    instance = generate(150, seed=4, workloads=25, gangs=False, running=0.2)
+    pairing = table_pairs(values_of(instance, "energy")).pairing(0.0, 1.0)
+    cost = -np.asarray(pairing.pair)
+    least = np.where(np.isnan(cost), np.inf, cost).min(axis=1)
+    assert (least > 0).all()
+    bound = -pairing.pairs.highest(pairing.pair)
+    assert (bound <= least).all()
+    assert bound == pytest.approx(least, rel=1e-6)
+
+
 @pytest.mark.parametrize("objective", ["jct", "completion"])
 @pytest.mark.parametrize("options", [{}, {"running": 0.3, "margin": 0.1, "weighted": True}])
 def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, options):
