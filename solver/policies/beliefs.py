@@ -306,6 +306,27 @@ class BelievedSlowdowns(KnownSlowdowns):
         ]
         return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
 
+    def beside_uncapped(self, model: Ints, there: Ints, joining: Ints) -> tuple[Floats, Floats]:
+        """Return the slowdowns of jobs without a cap and of those that join them, at each split.
+
+        Parameters
+        ----------
+        model, there : (n,) int
+            The GPU models, and the workloads that run there.
+        joining : (k,) int
+            The workloads that join them.
+
+        Returns
+        -------
+        theirs, own : (splits, n, k) float
+            Without their sub-batches; NaN if the two may not share.
+        """
+        caps, back = (split[:, None, None] for split in self._caps_beside(NO_CAP))
+        model, there = model[:, None], there[:, None]
+        return self._slowdown[model, caps, there, joining], self._slowdown[
+            model, back, joining, there
+        ]
+
     def least_bounds(self, model: str, share: AnyShare) -> tuple[Floats, Floats]:
         """Return the least bounds of gSLAs when a job with this share is joined.
 

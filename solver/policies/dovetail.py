@@ -18,6 +18,7 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
+from dovetail.solver.policies.prospects import worth_joining
 from dovetail.solver.policies.queue_columns import QueueColumns, waiting_work
 from dovetail.solver.policies.queue_forecast import ForecastQueue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
@@ -276,11 +277,19 @@ class Dovetail:
         if not len(window.jobs):
             return RoundProof(0.0, 0.0, 0.0, window.judged)
         assert self._book is not None
-        hosts, jobs = window.hosts, [queue.jobs[k] for k in window.jobs.tolist()]
+        state, hosts, places = draft.state, window.hosts, window.jobs
+        if self._timed and not self.energy_price:
+            columns, forecast = queue.columns.take(places), queue.forecast.take(places)
+            idle = draft.idle_total
+            hosts, able = worth_joining(state, idle, columns, forecast, hosts, self._book)
+            places = places[able]
+            if not len(places):
+                return RoundProof(0.0, 0.0, 0.0, window.judged)
+        jobs = queue.jobs[places].tolist()
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
         values: JobValues
         if self._timed:
-            forecast = queue.forecast.take(window.jobs)
+            forecast = queue.forecast.take(places)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         else:
             values = EnergyValues(of_state.round)

@@ -59,10 +59,19 @@ NO_GAIN = Measurement(workloads=("me/A", "me/A"), gpu_model="V100", slowdown=(2.
 
 def test_live_mode_and_its_plan_reach_the_same_solver(solved, tmp_path):
     Repository(tmp_path / "repository.db").append([ALONE], [NO_GAIN])
-    with three_jobs_on_two_devices(tmp_path, "dovetail") as service:
+    with three_jobs_on_two_devices(tmp_path, "dovetail:energy_price=1") as service:
         before = len(solved)
         assert [each.job for each in service.api.plan().waiting] == ["j3"]
         assert len(solved) > before
+    assert set(solved) == {"completion"}
+
+
+def test_a_plan_of_live_mode_solves_no_round_where_no_job_gains(solved, tmp_path):
+    Repository(tmp_path / "repository.db").append([ALONE], [NO_GAIN])
+    with three_jobs_on_two_devices(tmp_path, "dovetail") as service:
+        before = len(solved)
+        assert [each.job for each in service.api.plan().waiting] == ["j3"]
+        assert len(solved) == before
     assert set(solved) == {"completion"}
 
 
