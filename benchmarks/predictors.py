@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import FailFast, TypeAdapter, ValidationError
 
-from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry, unknown_workload
 from dovetail.instances._record import (
     FrozenDict,
     Name,
@@ -24,7 +23,17 @@ from dovetail.instances._record import (
     rule_broken,
 )
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Job, Node, Place, Workload
+from dovetail.instances.instance import (
+    Instance,
+    Job,
+    JobChecks,
+    Node,
+    NodeChecks,
+    Place,
+    Workload,
+    check_entry,
+    unknown_workload,
+)
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
 from dovetail.instances.slowdowns.gathering import fits, require_slowdowns

@@ -15,7 +15,8 @@ import numpy as np
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Cluster, GpuModel, Instance, Job, Metrics, Node, Workload
+from dovetail.instances.instance import Cluster, GpuModel, Instance, Job, Node, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns import contention
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.shares import NO_CAP, caps_of

@@ -31,7 +31,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.instance import HostResources, Metrics, Node, Workload
+from dovetail.instances.instance import HostResources, Node, Workload
+from dovetail.instances.metrics import Metrics
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

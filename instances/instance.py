@@ -1,20 +1,21 @@
 """The records of a problem, ``dovetail-instance/1``.
 
 Every record is checked when it is built: each field by its type, then the rules across fields (the
-validators below, one function per rule). An instance is never edited; ``Instance.replace`` returns
-a new one.
+validators below, one function per rule), then the rules across parts, which are the same for an
+instance that is built call by call: each check of parts remembers the earlier ones. An instance is
+never edited; ``Instance.replace`` returns a new one.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     StrictBool,
@@ -22,12 +23,11 @@ from pydantic import (
     model_validator,
 )
 
-from dovetail.instances._fitting import JobChecks, NodeChecks, check_entry, refuse_caps
 from dovetail.instances._frames import frame, html
 from dovetail.instances._record import (
+    IDLE,
     AnyShare,
     Count,
-    Fraction,
     FrozenDict,
     FrozenMapping,
     Name,
@@ -43,8 +43,10 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError, hint, require_type
+from dovetail.instances.metrics import MetricName, Metrics
 from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
 from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.shares import refuse_caps
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
-
+_MOST_GPUS: Final = 100_000
 _WHOLE_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
 
@@ -145,6 +147,49 @@ class Place(NamedTuple):
     rack: str | None
 
 
+class NodeChecks:
+    """Nodes of one cluster: ids differ, and all GPUs of a model have the same most jobs."""
+
+    def __init__(self) -> None:
+        self._max_jobs: dict[str, int | None] = {}
+        self._nodes: set[str] = set()
+        self._gpus: set[str] = set()
+        self._count = 0
+
+    def add(self, node: Node, path: str) -> None:
+        """Refuse a node that does not fit the earlier ones, else remember it."""
+        if node.id in self._nodes:
+            raise rule_broken(f"{path}.id", f"node ids must differ, got {shown(node.id)} twice")
+        kinds = self._kinds(node, path)
+        count = self._count + (node.gpu_count or len(node.gpus or ()))
+        if count > _MOST_GPUS:
+            rule = f"must have at most {_MOST_GPUS} GPUs, got {count}"
+            raise rule_broken(path.rpartition("[")[0], rule)
+        ids: set[str] = set()
+        for g, device in enumerate(node.devices):
+            if device.id in self._gpus or device.id in ids:
+                where = f"{path}.gpus[{g}].id" if node.gpus else f"{path}.id"
+                raise rule_broken(where, f"GPU ids must differ, got {device.id!r} twice")
+            ids.add(device.id)
+        self._nodes.add(node.id)
+        self._gpus |= ids
+        self._count = count
+        self._max_jobs |= kinds
+
+    def _kinds(self, node: Node, path: str) -> dict[str, int | None]:
+        """Return the most jobs on each model, as given by the GPUs of a node."""
+        found: dict[str, int | None] = {}
+        for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
+            before = self._max_jobs.get(gpu.model, gpu.max_jobs)
+            most = found.setdefault(gpu.model, before)
+            if most != gpu.max_jobs:
+                where = f"{path}.gpu" if node.gpu else f"{path}.gpus[{g}]"
+                rule = f"must be the same on all GPUs of model {gpu.model!r}"
+                got = f"({shown(most)}), got {shown(gpu.max_jobs)}"
+                raise rule_broken(f"{where}.max_jobs", f"{rule} {got}")
+        return found
+
+
 class Cluster(Record):
     """The GPUs of a round and the rules for sharing them."""
 
@@ -184,74 +229,6 @@ class Cluster(Record):
         for n, node in enumerate(self.nodes):
             checks.add(node, f"nodes[{n}]")
         return self
-
-
-class Metrics(Record):
-    """Solo profile of a workload: the activity fractions of DCGM and byte rates.
-
-    ``gpu_util`` and ``mem_util`` are the coarser figures of ``nvidia-smi``, as fractions;
-    ``warp_efficiency``, ``ipc`` and the global loads and stores (``gld``, ``gst``) are those of
-    kernel profilers. ``cpu_util`` is the fraction of all cores of the node. ``kernels_s`` and the
-    fields below describe the kernels that the workload launches alone, without a cap: kernels a
-    second, the mean of their durations and the mean weighted by duration (sum of squares by sum),
-    the fraction of their time in kernels whose blocks fill every SM, and, weighted by duration,
-    the warps that fit (as a fraction of the most), threads and shared memory of a block, and
-    registers of a thread.
-    """
-
-    sm_active: Fraction | None = None
-    sm_occupancy: Fraction | None = None
-    dram_active: Fraction | None = None
-    tensor_active: Fraction | None = None
-    fp64_active: Fraction | None = None
-    fp32_active: Fraction | None = None
-    fp16_active: Fraction | None = None
-    pcie_rx_bytes_s: NonNegative | None = None
-    pcie_tx_bytes_s: NonNegative | None = None
-    gpu_util: Fraction | None = None
-    mem_util: Fraction | None = None
-    graphics_active: Fraction | None = None
-    warp_efficiency: Fraction | None = None
-    ipc: NonNegative | None = None
-    gld_bytes_s: NonNegative | None = None
-    gst_bytes_s: NonNegative | None = None
-    nvlink_rx_bytes_s: NonNegative | None = None
-    nvlink_tx_bytes_s: NonNegative | None = None
-    net_rx_bytes_s: NonNegative | None = None
-    net_tx_bytes_s: NonNegative | None = None
-    cpu_util: Fraction | None = None
-    kernels_s: NonNegative | None = None
-    kernel_mean_s: NonNegative | None = None
-    kernel_weighted_s: NonNegative | None = None
-    kernel_full: Fraction | None = None
-    kernel_occupancy: Fraction | None = None
-    block_threads: NonNegative | None = None
-    block_shared_bytes: NonNegative | None = None
-    thread_registers: NonNegative | None = None
-
-
-METRICS: Final = tuple(Metrics.model_fields)
-"""The names of all metrics."""
-
-FRACTIONS: Final = frozenset(
-    name for name, field in Metrics.model_fields.items() if field.annotation == Fraction | None
-)
-"""The metrics that are fractions; the others have no upper limit."""
-
-KERNEL_METRICS: Final = (
-    *("kernels_s", "kernel_mean_s", "kernel_weighted_s", "kernel_full", "kernel_occupancy"),
-    *("block_threads", "block_shared_bytes", "thread_registers"),
-)
-"""The metrics that describe a workload's kernels."""
-
-
-def _metric(name: str) -> str:
-    if name not in METRICS:
-        raise rule_broken("", f"must be one of {listed(METRICS, len(METRICS))}, got {name!r}")
-    return name
-
-
-MetricName = Annotated[str, Field(strict=True), AfterValidator(_metric)]
 
 
 class StepTime(Record):
@@ -382,6 +359,88 @@ class Job(Record):
         """The job as waiting: without the GPUs that it holds, if any."""
         fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
         return self.model_copy(update=fresh) if self.running else self
+
+
+class JobChecks:
+    """Jobs of one round: ids differ, workloads exist, and running jobs fit on their GPUs.
+
+    Parameters
+    ----------
+    workloads : mapping of str to Workload
+        The workloads of the instance.
+    places : mapping of str to Place
+        Its GPUs.
+    most_jobs : mapping of str to int
+        The most jobs on a GPU of each model.
+    """
+
+    def __init__(
+        self,
+        workloads: Mapping[str, Workload],
+        places: Mapping[str, Place],
+        most_jobs: Mapping[str, int],
+    ) -> None:
+        self._workloads, self._places, self._most_jobs = workloads, places, most_jobs
+        self._ids: set[str] = set()
+        self._held: Counter[str] = Counter()
+
+    def add(self, job: Job, path: str) -> None:
+        """Refuse a job that does not fit the instance or the earlier jobs, else remember it."""
+        if job.id in self._ids:
+            raise rule_broken(f"{path}.id", f"job ids must differ, got {shown(job.id)} twice")
+        workload = self._workloads.get(job.workload)
+        if workload is None:
+            raise rule_broken(f"{path}.workload", unknown_workload(job.workload, self._workloads))
+        if job.sub_batch is not None:
+            _check_sub_batch(job, workload, path)
+        for g, gpu in enumerate(job.gpus or ()):
+            self._check_place(job, gpu, f"{path}.gpus[{g}]")
+        self._held.update(job.gpus or ())
+        self._ids.add(job.id)
+
+    def _check_place(self, job: Job, gpu: str, path: str) -> None:
+        if gpu not in self._places:
+            raise rule_broken(path, f"must be a GPU of the cluster, got {gpu!r}")
+        model, first = (self._places[name].gpu.model for name in (gpu, (job.gpus or (gpu,))[0]))
+        if self._held[gpu] >= self._most_jobs[model]:
+            most = self._most_jobs[model]
+            raise rule_broken(path, f"{gpu!r} may hold at most {most} jobs, got more")
+        if model != first:
+            rule = f"a gang's GPUs must be of one model ({first!r}), got {model!r}"
+            raise rule_broken(path, rule)
+
+
+def _check_sub_batch(job: Job, workload: Workload, path: str) -> None:
+    batch, got = workload.batch, job.sub_batch
+    if batch is None:
+        rule = f"workload {job.workload!r} has no batch, got {got}"
+        raise rule_broken(f"{path}.sub_batch", rule)
+    if got is not None and not batch.allows(got):
+        rule = f"must be {batch.size} / 2^k and >= {batch.min}, got {got}"
+        raise rule_broken(f"{path}.sub_batch", rule)
+
+
+def check_entry(
+    entry: SlowdownEntry, workloads: Mapping[str, Workload], sharing: SharingMode, path: str
+) -> None:
+    """Refuse slowdowns of another mode, of unknown workloads, or of one that cannot be idle."""
+    if entry.mode != sharing:
+        rule = f"must be the cluster's sharing, {sharing}, got {entry.mode}"
+        raise rule_broken(f"{path}.mode", rule)
+    for w, name in enumerate(entry.workloads):
+        if name not in workloads:
+            field = "pair" if entry.pair else "set"
+            raise rule_broken(f"{path}.{field}[{w}]", unknown_workload(name, workloads))
+    for w, share in enumerate(entry.share or ()):
+        name = entry.workloads[w]
+        if share == IDLE and workloads[name].isolation is None:
+            rule = f"idle needs isolation: blocks of workload {name!r}"
+            raise rule_broken(f"{path}.share[{w}]", rule)
+
+
+def unknown_workload(name: str, workloads: Mapping[str, Workload]) -> str:
+    """Return the rule that an unknown workload name breaks."""
+    return f"must be one of workloads ({listed(workloads)}), got {name!r}"
 
 
 class Instance(Record):

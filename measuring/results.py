@@ -18,7 +18,7 @@ from dovetail.instances._record import (
     rule_broken,
 )
 from dovetail.instances.datasets.records import Date
-from dovetail.instances.instance import MetricName
+from dovetail.instances.metrics import MetricName
 from dovetail.measuring.campaign import Mode, WorkerSeat
 
 Amount = Annotated[int, Field(ge=1)]

@@ -63,7 +63,8 @@ import numpy as np
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts, host_slowdown
-from dovetail.instances.instance import Metrics, Node, Workload
+from dovetail.instances.instance import Node, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.predictor import (
     UNCAPPED,

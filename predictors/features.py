@@ -15,7 +15,8 @@ import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import METRICS, Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import METRICS, Metrics
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 WORKLOAD: Final = "workload"

@@ -84,7 +84,7 @@ def _ran(measured: Iterable[Measurement]) -> dict[str, int]:
 
 def _known(profiles: Iterable[SoloProfile]) -> dict[str, int]:
     """Return the number of workloads with each figure, without figures that none has."""
-    from dovetail.instances.instance import METRICS
+    from dovetail.instances.metrics import METRICS
 
     known: dict[str, set[str]] = {name: set() for name in (*METRICS, *_FIGURES)}
     for profile in profiles:

@@ -57,7 +57,8 @@ from dovetail.executor.simulation import Options, simulate
 from dovetail.executor.simulation.metrics import job_table, summary
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import Instance, Job, Metrics
+from dovetail.instances.instance import Instance, Job
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.traces.trace import Trace
 from dovetail.papers.policies.open_gpus import OpenGpus
 from dovetail.predictors.fitted.training import fit

@@ -9,7 +9,8 @@ from typing import Final
 
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Cluster, GpuModel, Instance, Metrics, Node, Workload
+from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.reading.tables import read_csv
 from dovetail.instances.traces.trace import Trace, TraceJob
 

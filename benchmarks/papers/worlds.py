@@ -8,7 +8,8 @@ from typing import Final
 
 from dovetail.executor.simulation.worlds import synthetic_world, world_of
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Metrics, Workload
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.papers.importers.gavel import gavel_data
 from dovetail.papers.importers.lucid import complete_types, lucid_data
 

@@ -21,7 +21,8 @@ from dovetail.executor.jobs.events import Separated
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.entry import Source as Origin

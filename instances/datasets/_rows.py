@@ -8,7 +8,7 @@ from typing import TypeVar
 from dovetail.instances._record import IDLE, Record, shown
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import METRICS
+from dovetail.instances.metrics import METRICS
 from dovetail.instances.reading.tables import (
     Cell,
     Column,

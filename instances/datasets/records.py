@@ -7,7 +7,6 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dovetail.instances._fitting import refuse_caps
 from dovetail.instances._record import (
     AnyShare,
     Count,
@@ -23,8 +22,9 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import MetricName, Metrics
+from dovetail.instances.metrics import MetricName, Metrics
 from dovetail.instances.slowdowns.entry import SharingMode
+from dovetail.instances.slowdowns.shares import refuse_caps
 
 
 def _date(text: str) -> str:

@@ -24,8 +24,8 @@ from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.instance import Metrics
 from dovetail.instances.kernel_records import LIMITS, KernelGpu, KernelRecords, kernel_metrics
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.reading.raw_files import FilePath, read_bytes
 from dovetail.instances.reading.tables import MOST_ROWS, as_number, lines_in
 

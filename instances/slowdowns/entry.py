@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from dovetail.instances._fitting import refuse_caps
 from dovetail.instances._record import (
     IDLE,
     AnyShare,
@@ -18,7 +17,7 @@ from dovetail.instances._record import (
     Slowdown,
     rule_broken,
 )
-from dovetail.instances.slowdowns.shares import share_code
+from dovetail.instances.slowdowns.shares import refuse_caps, share_code
 
 SharingMode = Literal["mps", "time_sliced"]
 """How the jobs on a GPU share it: as clients of MPS, with or without caps, or taking turns on the

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import combinations_with_replacement
 from math import comb
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances._record import IDLE, AnyShare, rule_broken
+
+if TYPE_CHECKING:
+    from dovetail.instances.slowdowns.entry import SharingMode
 
 NO_CAP: Final = 0
 """The code of a job without a cap."""
@@ -45,6 +48,13 @@ def share_of(code: int) -> AnyShare:
 def caps_of(shares: Iterable[AnyShare]) -> list[int]:
     """Return the shares that are caps, in their order."""
     return [share for share in shares if share is not None and share != IDLE]
+
+
+def refuse_caps(mode: SharingMode, shares: Iterable[AnyShare], path: str, field: str) -> None:
+    """Refuse a cap where jobs take turns on the whole GPU; ``field`` says that they do."""
+    for k, share in enumerate(shares if mode == "time_sliced" else ()):
+        if share not in (None, IDLE):
+            raise rule_broken(f"{path}[{k}]", f"{field} time_sliced has no caps, got {share}")
 
 
 def share_total(shares: Iterable[AnyShare]) -> int:

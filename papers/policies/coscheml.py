@@ -19,7 +19,7 @@ import numpy as np
 
 from dovetail.instances._record import field_path
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import KERNEL_METRICS, METRICS
+from dovetail.instances.metrics import KERNEL_METRICS, METRICS
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.open_gpus import Cost, OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft

@@ -12,8 +12,8 @@ import pytest
 from dovetail.instances.datasets import DataSet, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers.kernels import read_kernels, with_kernels
-from dovetail.instances.instance import Metrics
 from dovetail.instances.kernel_records import KernelGpu
+from dovetail.instances.metrics import Metrics
 
 from .profiler_files import TABLE, chrome_trace, export, table, trace
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dovetail.instances.instance import Metrics
 from dovetail.instances.kernel_records import (
     LIMITS,
     KernelGpu,
@@ -11,6 +10,7 @@ from dovetail.instances.kernel_records import (
     blocks_that_fit,
     kernel_metrics,
 )
+from dovetail.instances.metrics import Metrics
 
 H200 = KernelGpu(sms=132, capability="9.0")
 

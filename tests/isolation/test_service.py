@@ -19,7 +19,7 @@ from dovetail.executor.live.observation.tracks import WatchOptions  # noqa: E402
 from dovetail.executor.mps import processes  # noqa: E402
 from dovetail.executor.pools import gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile  # noqa: E402
-from dovetail.instances.instance import Metrics  # noqa: E402
+from dovetail.instances.metrics import Metrics  # noqa: E402
 from dovetail.isolation import schedulers  # noqa: E402
 from dovetail.isolation.assemble import find_ptxas  # noqa: E402
 from dovetail.isolation.schedulers import Schedulers  # noqa: E402

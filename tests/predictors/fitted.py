@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.plugins import Plugin
 from dovetail.predictors.features import Features
 from dovetail.predictors.fitted.fits import FittedForm, ModelFit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 
 VARIANTS = 2
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import GpuModel, HostResources, Metrics, Node, Workload
+from dovetail.instances.instance import GpuModel, HostResources, Node, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
 from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import UNCAPPED, AnalyticPredictor
 from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S
 from dovetail.predictors.estimators.analytic import Contention

@@ -8,7 +8,8 @@ import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Metrics, Workload
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import in_doubt, predict
 from dovetail.predictors.fitted import evidence
 from dovetail.predictors.fitted.evidence import Evidence, codes

@@ -10,7 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors.estimators.hierarchical import SPEC, Hierarchical
 from dovetail.predictors.features import Features
 from dovetail.predictors.fitted.folds import family_folds, held_out, random_folds

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import KernelsPredictor, Law
 from dovetail.predictors.estimators.kernels import LawOfMps
 from dovetail.predictors.features import Features

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import METRICS
+from dovetail.instances.metrics import METRICS
 from dovetail.predictors.estimators.registry import MODELS, spec
 from dovetail.predictors.fitted.archive import packed, unpacked
 from dovetail.predictors.fitted.bounds import calibrate

@@ -17,7 +17,7 @@ from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.progress_hook.dovetail_progress import BUCKETS, latency_at
 from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS, Metrics
+from dovetail.instances.metrics import FRACTIONS, KERNEL_METRICS, METRICS, Metrics
 from dovetail.instances.slowdowns.entry import SharingMode
 
 PIECES: Final = 8

@@ -31,7 +31,7 @@ from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.system.directories import LOCK, lock_pid
 from dovetail.instances.datasets import Measurement, SoloProfile
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 from tests.executor.live.telling import Story, run_of, spec
 from tests.executor.waiting import LIMIT_S
 

@@ -9,7 +9,7 @@ import pytest
 from dovetail.executor.jobs.events import Separated
 from dovetail.executor.live.beliefs import ORIGINS, Beliefs, Source
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.isolated import BEHIND
 from dovetail.predictors.fitted.repeats import repeats_of
 

@@ -15,7 +15,8 @@ from dovetail.executor.live.live import Live
 from dovetail.executor.live.observation import fitting
 from dovetail.executor.live.observation.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
-from dovetail.instances.instance import Cluster, Gpu, Metrics, Node
+from dovetail.instances.instance import Cluster, Gpu, Node
+from dovetail.instances.metrics import Metrics
 from dovetail.predictors import save_model
 from dovetail.predictors.fitted.training import fit
 from tests.executor.live.offered import Offered

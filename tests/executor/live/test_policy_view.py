@@ -25,7 +25,8 @@ from dovetail.executor.live.rounds.starts import (
 )
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.instance import Cluster, Metrics
+from dovetail.instances.instance import Cluster
+from dovetail.instances.metrics import Metrics
 from dovetail.solver.policies import Start, policy_named
 
 from .fate import random_event

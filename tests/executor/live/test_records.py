@@ -19,7 +19,7 @@ from dovetail.executor.live.observation.records import (
 )
 from dovetail.executor.pools.pool import Usage
 from dovetail.instances.datasets import SoloProfile
-from dovetail.instances.instance import FRACTIONS, KERNEL_METRICS, METRICS
+from dovetail.instances.metrics import FRACTIONS, KERNEL_METRICS, METRICS
 from tests.executor.live.telling import ANN
 
 STEADY = Rate(4.0, 0.012, 0.0, 240.0, 60.0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
-from dovetail.instances.instance import METRICS
+from dovetail.instances.metrics import METRICS
 from tests.instances.odd import names, positive, shares, slowdowns
 
 DATES = ("2026-11-21", "2026-11-21T10:00:00+02:00", "2026-11-21 10:00:00.5", "20261121")

@@ -20,7 +20,7 @@ from dovetail.instances.datasets import (
 )
 from dovetail.instances.datasets._rows import PROFILE_COLUMNS, pair_columns
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import METRICS
+from dovetail.instances.metrics import METRICS
 from tests.instances.datasets.odd import data_sets
 
 PROFILES = """\

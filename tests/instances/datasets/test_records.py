@@ -7,7 +7,7 @@ from hypothesis import given
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 from tests.instances.datasets.odd import data_sets
 
 GPU = "V100"

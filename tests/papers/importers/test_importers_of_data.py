@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 from dovetail.papers.importers.gavel import gavel_data, import_gavel
 from dovetail.papers.importers.lucid import MEMORY_MIB, import_lucid, lucid_data
 from dovetail.papers.importers.miso import miso_data

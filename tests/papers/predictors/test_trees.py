@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.generate import generate
-from dovetail.instances.instance import Metrics
+from dovetail.instances.metrics import Metrics
 from dovetail.papers.predictors.castor import CastorRegressor
 from dovetail.papers.predictors.coscheml import CoScheMLForest
 from dovetail.papers.predictors.sm_allocation import (
