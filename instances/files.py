@@ -16,23 +16,21 @@ from dovetail.instances._record import Record, shown
 from dovetail.instances.errors import InputError, require_type, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
-from dovetail.instances.reading.json_text import Lines, json_parts
-from dovetail.instances.reading.raw_files import (
+from dovetail.instances.reading.contents import (
+    KUBERNETES,
     FilePath,
     decoded,
+    is_manifest,
     opened,
+    parse_json,
+    parse_yaml,
     read_text,
     whole,
     write_parts,
-)
-from dovetail.instances.reading.streaming import read_streamed
-from dovetail.instances.reading.syntax import (
-    KUBERNETES,
-    is_manifest,
-    parse_json,
-    parse_yaml,
     yaml_parts,
 )
+from dovetail.instances.reading.json_text import Lines, json_parts
+from dovetail.instances.reading.streaming import read_streamed
 from dovetail.instances.slowdowns.gathering import require_entries
 from dovetail.instances.slowdowns.lines import entry_lines
 

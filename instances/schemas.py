@@ -14,7 +14,7 @@ from pathlib import Path
 from dovetail.instances._record import Record
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 
 SHIPPED = Path(__file__).parent / "schemas"
 FILES: dict[str, type[Record]] = {

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from dovetail.instances._record import Count, Name, Positive, Record, Share, rule_broken, shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 
 CAMPAIGN_FORMAT: Final = "dovetail-campaign/1"
 

@@ -14,7 +14,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import write_dataset
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.measuring.campaign import Campaign, Experiment, Mode, experiments
 from dovetail.measuring.ledger import Contents, read_ledger, standing

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Self
 from dovetail.instances._record import shown
 from dovetail.instances.datasets.repository import REPOSITORY, EvidenceRecord, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
-from dovetail.instances.reading.raw_files import FilePath, read_bytes
+from dovetail.instances.reading.contents import FilePath, read_bytes
 from dovetail.measuring.campaign import Campaign, Windows, WorkerSeat
 from dovetail.measuring.results import ExperimentResult, Machine
 

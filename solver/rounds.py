@@ -33,7 +33,7 @@ from dovetail.instances.errors import ArgumentError, InputError, UnsupportedErro
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stopped
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.solver.backends.milp import model_text
 from dovetail.solver.explaining.explanations import reasons

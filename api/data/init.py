@@ -22,7 +22,7 @@ def init(options: Namespace) -> int:
     from importlib.resources import files
 
     from dovetail.instances.files import write_data
-    from dovetail.instances.reading.raw_files import write_text
+    from dovetail.instances.reading.contents import write_text
 
     text = files(__package__).joinpath("lab.yaml").read_text(encoding="utf-8")
     name = options.file or "lab.yaml"

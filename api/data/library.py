@@ -34,7 +34,7 @@ def library(options: Namespace) -> int:
     from dovetail.instances import library as shipped
     from dovetail.instances import measured
     from dovetail.instances.files import write_data
-    from dovetail.instances.reading.raw_files import write_text
+    from dovetail.instances.reading.contents import write_text
 
     name: str | None = options.shipped
     entries: dict[str, LibraryInstance | LibraryDataSet] = {

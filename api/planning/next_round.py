@@ -65,7 +65,7 @@ def _require_new(options: Namespace) -> None:
 
 def _listed(path: str | None) -> list[str]:
     """Return the ids in a file, one per line."""
-    from dovetail.instances.reading.raw_files import read_text
+    from dovetail.instances.reading.contents import read_text
 
     lines = read_text(path).splitlines() if path else []
     return [line.strip() for line in lines if line.strip()]
@@ -103,8 +103,8 @@ def _require_plan_of(instance: Instance, plan: Plan, options: Namespace) -> None
 def _write(text: str, name: str, before: Instance, after: Instance, output: str) -> None:
     """Write the next instance; from YAML to YAML, keep the comments and order of the file."""
     from dovetail.instances.files import is_yaml, parse_instance, write_instance
+    from dovetail.instances.reading.contents import write_text
     from dovetail.instances.reading.edited import edited_jobs
-    from dovetail.instances.reading.raw_files import write_text
 
     if not (is_yaml(text, name) and is_yaml(text, output)):
         write_instance(after, output)

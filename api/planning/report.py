@@ -21,7 +21,7 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Plan
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 from dovetail.instances.slowdowns.shares import share_total
 from dovetail.planning.comparison import (
     THIS_PLAN,

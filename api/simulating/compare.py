@@ -122,7 +122,7 @@ def _finished(
 ) -> int:
     """Write and print a finished comparison; return the exit status."""
     from dovetail.instances.files import write_data
-    from dovetail.instances.reading.raw_files import write_text
+    from dovetail.instances.reading.contents import write_text
     from dovetail.simulating.facts import facts
     from dovetail.simulating.groups import RunsByPolicy, common_seeds
     from dovetail.simulating.outputs import draw_runs, print_places

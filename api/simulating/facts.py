@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from dovetail.instances._record import listed
-from dovetail.instances.reading.raw_files import LIBRARY
+from dovetail.instances.reading.contents import LIBRARY
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import SOURCES, Source
 from dovetail.simulating.setup import HOUR_S, SimulationRequest, gpus_of_models

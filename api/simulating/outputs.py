@@ -35,7 +35,7 @@ def draw_runs(
     baseline: str | None = None,
 ) -> None:
     """Write the page and the figures that the options name."""
-    from dovetail.instances.reading.raw_files import write_text
+    from dovetail.instances.reading.contents import write_text
     from dovetail.toolkit.charts import write_figures
 
     if not (options.report or options.figures):

@@ -26,7 +26,7 @@ from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.reading.raw_files import LIBRARY
+from dovetail.instances.reading.contents import LIBRARY
 from dovetail.instances.traces.draws import with_gslas
 from dovetail.instances.traces.files import kind_of, read_trace
 from dovetail.instances.traces.filters import busiest, faster, from_zero, largest, window

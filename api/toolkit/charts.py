@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.plugins import require_package
-from dovetail.instances.reading.raw_files import write_bytes, write_text
+from dovetail.instances.reading.contents import write_bytes, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

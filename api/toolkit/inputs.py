@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def named_text(source: str) -> tuple[str, str]:
     """Return the file of an instance, which may be shipped (``library:NAME``), and its text."""
-    from dovetail.instances.reading.raw_files import LIBRARY, read_text
+    from dovetail.instances.reading.contents import LIBRARY, read_text
 
     if not source.startswith(LIBRARY):
         return source, read_text(source)
@@ -31,7 +31,7 @@ def instance_named(source: str) -> Instance:
     Slowdowns of a file that are probably speeds are reported on standard error.
     """
     from dovetail.instances.files import read_instance
-    from dovetail.instances.reading.raw_files import LIBRARY
+    from dovetail.instances.reading.contents import LIBRARY
     from dovetail.instances.slowdowns.gathering import faster_together
 
     if not source.startswith(LIBRARY):

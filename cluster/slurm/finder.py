@@ -49,7 +49,7 @@ from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, write_data
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 from dovetail.toolkit import values
 
 DRAIN_S: Final = 600.0

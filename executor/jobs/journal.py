@@ -40,7 +40,7 @@ from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.jobs.words import Digests, KnownWords, Words, brief
 from dovetail.instances.errors import source_name
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.reading.sqlite_file import (
     SqliteFile,
     is_empty,

@@ -38,7 +38,7 @@ from dovetail.executor.simulation.history import JobTimes
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job

@@ -31,8 +31,8 @@ from dovetail.executor.simulation.results import RunResult, prepare, remove_unfi
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.plugins import plugins
+from dovetail.instances.reading.contents import read_bytes
 from dovetail.instances.reading.json_text import json_text
-from dovetail.instances.reading.raw_files import read_bytes
 from dovetail.solver.outside import own_traceback
 from dovetail.solver.policies.registry import class_named, policy_label, policy_named
 

@@ -30,8 +30,8 @@ from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import read_data
 from dovetail.instances.plugins import require_package
+from dovetail.instances.reading.contents import read_bytes
 from dovetail.instances.reading.json_text import json_text
-from dovetail.instances.reading.raw_files import read_bytes
 from dovetail.instances.traces.trace import Trace
 
 RUN_FORMAT: Final = "dovetail-run/1"

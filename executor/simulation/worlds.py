@@ -19,7 +19,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
 from dovetail.instances.generate import MODELS, generate
 from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.shares import share_code
 

@@ -29,8 +29,8 @@ from dovetail.instances.datasets.dataset import DataSet, doubts, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.reading.contents import LIBRARY, FilePath, write_bytes
 from dovetail.instances.reading.parquet import parquet_bytes, parquet_table
-from dovetail.instances.reading.raw_files import LIBRARY, FilePath, write_bytes
 from dovetail.instances.reading.tables import Cell, Column, Table, csv_bytes, read_table, used
 from dovetail.instances.slowdowns.gathering import require_slowdowns
 

@@ -27,7 +27,7 @@ from dovetail.instances.datasets import _first_schema
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.reading.sqlite_file import SqliteFile, is_empty, transaction
 
 REPOSITORY: Final = "repository.db"

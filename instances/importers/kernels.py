@@ -26,7 +26,7 @@ from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.kernel_records import LIMITS, KernelGpu, KernelRecords, kernel_metrics
 from dovetail.instances.metrics import Metrics
-from dovetail.instances.reading.raw_files import FilePath, read_bytes
+from dovetail.instances.reading.contents import FilePath, read_bytes
 from dovetail.instances.reading.tables import MOST_ROWS, as_number, lines_in
 
 NSIGHT: Final = "Nsight Systems"

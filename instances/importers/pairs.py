@@ -16,7 +16,7 @@ from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers.plain_pairs import plain_pairs
 from dovetail.instances.instance import Instance
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, EntryKey, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code

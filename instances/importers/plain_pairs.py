@@ -31,7 +31,7 @@ from dovetail.instances.importers._cells import (
     parquet_parts,
     row_parts,
 )
-from dovetail.instances.reading.raw_files import MOST_BYTES, FilePath, opened
+from dovetail.instances.reading.contents import MOST_BYTES, FilePath, opened
 from dovetail.instances.reading.tables import MOST_ROWS
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES

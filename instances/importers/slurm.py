@@ -16,8 +16,7 @@ from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._hostlist import MOST_NAMES, hostnames
 from dovetail.instances.instance import Instance
-from dovetail.instances.reading.raw_files import read_text
-from dovetail.instances.reading.syntax import parse_json
+from dovetail.instances.reading.contents import parse_json, read_text
 
 _PATIENCE_S: Final = 60.0
 _UNUSABLE: Final = {

@@ -13,7 +13,7 @@ from dovetail.instances.errors import InputError, hint
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
-from dovetail.instances.reading.syntax import parse_yaml
+from dovetail.instances.reading.contents import parse_yaml
 
 __all__ = ["LibraryInstance", "Optimum", "load", "manifest", "names", "path"]
 

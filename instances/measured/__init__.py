@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.instances._record import Record, Text, listed, shown
 from dovetail.instances.errors import InputError, hint
-from dovetail.instances.reading.syntax import parse_yaml
+from dovetail.instances.reading.contents import parse_yaml
 
 __all__ = ["LibraryDataSet", "manifest", "names", "path"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dovetail.instances.reading import syntax
+from dovetail.instances.reading import contents
 
 
 class _Edit(NamedTuple):
@@ -82,7 +82,7 @@ def edited_jobs(text: str, changes: Changes) -> str:
 
 def _jobs(text: str) -> tuple[_YamlValue, _YamlValue]:
     """Return the key and the value of the jobs; a file may have millions of other values."""
-    events: Events = iter(yaml.parse(text, Loader=syntax.LOADER))
+    events: Events = iter(yaml.parse(text, Loader=contents.LOADER))
     while not isinstance(next(events), yaml.MappingStartEvent):
         pass
     while (key := _node(text, events, next(events))).text != "jobs":
@@ -163,7 +163,7 @@ def _changed(text: str, job: _YamlValue, fields: Mapping[str, object]) -> Iterat
     for name, value in fields.items():
         if value is None:
             continue
-        line = syntax.yaml_line(value)
+        line = contents.yaml_line(value)
         if name not in there:
             added.append(f"{name}: {line}")
         else:

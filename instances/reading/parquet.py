@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.plugins import require_package
-from dovetail.instances.reading.raw_files import MOST_BYTES, read_bytes
+from dovetail.instances.reading.contents import MOST_BYTES, read_bytes
 from dovetail.instances.reading.tables import MOST_ROWS, Cell, Column, Row, Table
 
 if TYPE_CHECKING:
@@ -34,12 +34,8 @@ def parquet_table(path: Path) -> Table:
     UnsupportedError
         Without pyarrow.
     """
-    arrow = _pyarrow()
+    arrow, file, names = _opened(path)
     source = source_name(path)
-    content = arrow.BufferReader(read_bytes(path))
-    with _faults(arrow, source):
-        file = arrow.parquet.ParquetFile(content)
-        names = file.schema_arrow.names
     return Table(source, "columns", names, _rows(arrow, file, source))
 
 
@@ -55,17 +51,23 @@ def parquet_columns(path: Path) -> Iterator[dict[str, tuple[list[str], NDArray[n
     UnsupportedError
         Without pyarrow.
     """
-    arrow = _pyarrow()
+    arrow, file, names = _opened(path)
     source = source_name(path)
-    content = arrow.BufferReader(read_bytes(path))
     with _faults(arrow, source):
-        file = arrow.parquet.ParquetFile(content)
-        names = file.schema_arrow.names
         if len(set(names)) < len(names):
             raise InputError("must each have a name of their own", "columns", source)
         for batches in _together(_batches(file, source)):
             table = arrow.Table.from_batches(batches)
             yield {name: _distinct(table.column(k)) for k, name in enumerate(names)}
+
+
+def _opened(path: Path) -> tuple[ModuleType, Any, list[str]]:
+    """Return pyarrow, its file, and the names of the columns."""
+    arrow = _pyarrow()
+    content = arrow.BufferReader(read_bytes(path))
+    with _faults(arrow, source_name(path)):
+        file = arrow.parquet.ParquetFile(content)
+        return arrow, file, file.schema_arrow.names
 
 
 def _together(batches: Iterable[Any]) -> Iterator[list[Any]]:

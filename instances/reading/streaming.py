@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.raw_files import MOST_BYTES
-from dovetail.instances.reading.syntax import MOST_MARKS, parse_json
+from dovetail.instances.reading.contents import MOST_BYTES, MOST_MARKS, parse_json
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.gathering import Gathering

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
 from dovetail.instances.errors import InputError, closest, source_name
-from dovetail.instances.reading.raw_files import read_bytes
+from dovetail.instances.reading.contents import read_bytes
 
 MOST_ROWS = 2_000_000
 """A small compressed file may hold any number of short rows, each of which becomes a record."""

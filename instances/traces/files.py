@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.reading.raw_files import FilePath, write_bytes
+from dovetail.instances.reading.contents import FilePath, write_bytes
 from dovetail.instances.reading.tables import first_line
 from dovetail.instances.traces._sacct import COMMAND
 from dovetail.instances.traces._table import csv_of, parquet_of

@@ -11,7 +11,7 @@ from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.reading.syntax import parse_yaml
+from dovetail.instances.reading.contents import parse_yaml
 from dovetail.instances.traces._table import read_csv_trace
 from dovetail.instances.traces.trace import Trace
 

@@ -12,7 +12,7 @@ from dovetail.instances.datasets.files import dataset_files, read_dataset
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.instances.plugins import require_package
-from dovetail.instances.reading.raw_files import write_text
+from dovetail.instances.reading.contents import write_text
 from dovetail.predicting.models import about_data, require_gpu_models
 from dovetail.toolkit.charts import check_figures, write_figures
 from dovetail.toolkit.outputs import print_either, require_separate

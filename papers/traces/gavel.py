@@ -13,7 +13,7 @@ from typing import Final
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.reading.tables import Row, read_tsv, table_of
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.instances.reading.raw_files import FilePath
+from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.reading.tables import read_csv
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._sheet import Sheet

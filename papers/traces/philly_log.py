@@ -13,8 +13,7 @@ from typing import Final
 
 from dovetail.instances._record import Name, Record, Text
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.reading.raw_files import read_text
-from dovetail.instances.reading.syntax import json_items
+from dovetail.instances.reading.contents import json_items, read_text
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
 from dovetail.instances.traces.trace import Trace, TraceJob

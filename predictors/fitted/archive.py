@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.raw_files import MOST_BYTES
+from dovetail.instances.reading.contents import MOST_BYTES
 
 KINDS: Final = {
     "|b1": np.bool_,

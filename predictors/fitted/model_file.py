@@ -19,9 +19,8 @@ from dovetail.instances._record import FrozenMapping, Name, Record, Slowdown, sh
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.reading.contents import FilePath, parse_json, read_bytes, write_bytes
 from dovetail.instances.reading.json_text import json_text
-from dovetail.instances.reading.raw_files import FilePath, read_bytes, write_bytes
-from dovetail.instances.reading.syntax import parse_json
 from dovetail.instances.slowdowns.entry import SharingMode
 from dovetail.predictors.features import Features
 from dovetail.predictors.fitted.about import About

@@ -10,9 +10,9 @@ from time import process_time
 
 import pytest
 
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import read_data, read_instance, read_plan
-from dovetail.instances.reading import raw_files
+from dovetail.instances.reading import contents
 from dovetail.instances.schemas import FILES as SCHEMAS
 from dovetail.instances.schemas import SHIPPED
 from tests.data import example_data, plan_data
@@ -571,7 +571,7 @@ def test_aliases_cannot_ask_for_more_than_there_is(tmp_path):
 
 
 def test_packed_content_cannot_ask_for_more_than_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_files, "MOST_BYTES", 2**24)
+    monkeypatch.setattr(contents, "MOST_BYTES", 2**24)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**25, compresslevel=1))
     assert path.stat().st_size < 2**18
@@ -596,7 +596,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InputError) as caught:
         read_instance(name)
-    assert str(caught.value) == f"{raw_files.source_name(name)}: cannot be read: {reason}"
+    assert str(caught.value) == f"{source_name(name)}: cannot be read: {reason}"
 
 
 def test_a_long_key_is_reported_shortened(tmp_path):

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.instances.reading import syntax
+from dovetail.instances.reading import contents
+from dovetail.instances.reading.contents import parse_yaml, yaml_line
 from dovetail.instances.reading.edited import edited_jobs
-from dovetail.instances.reading.syntax import parse_yaml, yaml_line
 
 FIELDS = ("id", "workload", "state", "gpus", "share", "sub_batch", "weight")
 VALUES = (1, 2.5, "running", "GPU-ü 1", ["n0-0", "n0-1"], [30, None], None)
@@ -71,13 +71,13 @@ def changed(jobs, changes):
     return found
 
 
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, syntax.LOADER])
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, contents.LOADER])
 def test_the_text_says_what_was_asked_and_keeps_its_comments(loader):
     @given(files())
     def every_file(file):
         jobs, text, changes = file
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(syntax, "LOADER", loader)
+            patch.setattr(contents, "LOADER", loader)
             edited = edited_jobs(text, changes)
             assert parse_yaml(text)["jobs"] == jobs
             assert parse_yaml(edited) == {**parse_yaml(text), "jobs": changed(jobs, changes)}

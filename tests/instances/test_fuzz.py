@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance, read_plan
-from dovetail.instances.reading import syntax
+from dovetail.instances.reading import contents
 from tests.data import example_data, plan_data
 
 PARSERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
@@ -138,11 +138,11 @@ def test_any_data(folder, data):
 def test_any_yaml(folder, parser, text):
     path = folder / "fuzz.yaml"
     path.write_text(text, encoding="utf-8")
-    kept, syntax.LOADER = syntax.LOADER, parser
+    kept, contents.LOADER = contents.LOADER, parser
     try:
         judge(read_plan, path)
     finally:
-        syntax.LOADER = kept
+        contents.LOADER = kept
 
 
 @fuzzed

@@ -60,7 +60,7 @@ def test_unreadable_table_gives_one_line(tmp_path, name, content, message):
     ],
 )
 def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("dovetail.instances.reading.raw_files.MOST_BYTES", 2**20)
+    monkeypatch.setattr("dovetail.instances.reading.contents.MOST_BYTES", 2**20)
     path = tmp_path / name
     if name.endswith(".gz"):
         path.write_bytes(gzip.compress(b"a,b\n" * 2**20))

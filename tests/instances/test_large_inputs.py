@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.reading.syntax import json_items, parse_json, parse_yaml
+from dovetail.instances.reading.contents import json_items, parse_json, parse_yaml
 
 MANY = 1_000_000
 _READ = """
@@ -93,7 +93,7 @@ def test_rows_of_a_trace_are_read_one_by_one(tmp_path):
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
 def test_values_are_counted(monkeypatch, parse):
-    monkeypatch.setattr("dovetail.instances.reading.syntax.MOST_MARKS", 12)
+    monkeypatch.setattr("dovetail.instances.reading.contents.MOST_MARKS", 12)
     assert parse('{"a": [1, 2, 3]}') == {"a": [1, 2, 3]}
     with pytest.raises(InputError, match="must have at most"):
         parse('{"a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}')

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from dovetail.instances.errors import ArgumentError
 from dovetail.instances.instance import Instance
+from dovetail.instances.reading.contents import yaml_line
 from dovetail.instances.reading.json_text import json_line
-from dovetail.instances.reading.syntax import yaml_line
 from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.lines import entry_lines

@@ -17,8 +17,8 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.library import load, names
 from dovetail.instances.reading import streaming
+from dovetail.instances.reading.contents import parse_json
 from dovetail.instances.reading.streaming import read_streamed
-from dovetail.instances.reading.syntax import parse_json
 
 ODD_NAMES = ["a", 'b"', "}, {", "}]", "c: d", '"slowdowns": [{', "\\", "naïve", "e\u00a0f"]
 
