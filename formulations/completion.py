@@ -40,11 +40,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints, across
-from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.prices import ROUNDING, Asks, Compiler, Ends, GpuPrice, layout
-from dovetail.formulations.residents import resident_power
-from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.rounds import Round, resident_power
+from dovetail.formulations.values import JobValues, Rows
 
 CRITICAL = 2 / 3
 """Part of the least time to the end of all work above which a job is critical for it."""
@@ -340,7 +338,8 @@ class Completion(JobValues):
         rest = np.maximum(0.0, left - first / rows.slowdown)
         # A running job continues at its measured slowdown.
         measured = jobs.slowdown[job]
-        after = np.where(np.isnan(measured), self.round.slowdowns_alone(rows, job), measured)
+        alone = self.round.slowdowns_alone(job, rows.variant, rows.share)
+        after = np.where(np.isnan(measured), alone, measured)
         end = np.minimum(whole, first + rest * after)
         # A gang with GPUs of several classes is slowed by its co-runners one after the other.
         spread = ~running & (

@@ -9,8 +9,9 @@ never name one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -19,16 +20,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
-from dovetail.formulations.machines import Machines
-from dovetail.formulations.modes import Mode, modes
-from dovetail.formulations.residents import bound_now, closed_gpus, resident_slowdowns
-from dovetail.formulations.rules import slowdown_alone
-from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns
+from dovetail.formulations.rules import Mode, modes, most_bound, room_mib, slowdown_alone
+from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
-from dovetail.instances.instance import Batch, Instance, Workload
-from dovetail.instances.slowdowns.shares import share_total
+from dovetail.instances.instance import Batch, Cluster, Instance, Workload
+from dovetail.instances.slowdowns.shares import share_code, share_total
+
+
+class Machines:
+    """A cluster with its GPUs numbered in the order of the file.
+
+    Attributes
+    ----------
+    rules : Cluster
+        The record: jobs per GPU, shares, reserves.
+    gpu_ids, node_ids : tuple of str
+        Names of the G GPUs and N nodes.
+    node, rack, model : list of int
+        The index of each GPU's node, rack and model.
+    models : tuple of str
+        Names of the GPU models.
+    memory_mib : list of float
+        Memory of each GPU without the reserved part.
+    most_jobs : list of int
+        How many jobs may be on each GPU.
+    node_gpus : list of list of int
+        The GPUs of each node; the list may be empty.
+    rack_of_node : (N,) int
+        The index of the rack of each node; nodes without a rack form one together.
+    """
+
+    def __init__(self, rules: Cluster) -> None:
+        self.rules = rules
+        devices = [(n, node, gpu) for n, node in enumerate(rules.nodes) for gpu in node.devices]
+        racks: dict[str | None, int] = {}
+        self.node_ids = tuple(node.id for node in rules.nodes)
+        self.gpu_ids = tuple(gpu.id for _, _, gpu in devices)
+        self.models = tuple(dict.fromkeys(gpu.model for _, _, gpu in devices))
+        self.node = [n for n, _, _ in devices]
+        of_node = [racks.setdefault(node.rack, len(racks)) for node in rules.nodes]
+        self.rack_of_node = np.array(of_node, dtype=np.int64)
+        self.rack = [of_node[n] for n in self.node]
+        self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
+        self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
+        most = rules.most_jobs()
+        self.most_jobs = [most[gpu.model] for _, _, gpu in devices]
+        self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
+        for gpu, node in enumerate(self.node):
+            self.node_gpus[node].append(gpu)
+
+    @property
+    def fewest_jobs(self) -> int:
+        """The number of jobs that every GPU may hold."""
+        return min(self.most_jobs, default=self.rules.max_jobs_per_gpu)
+
+    def __len__(self) -> int:
+        return len(self.gpu_ids)
+
+    @cached_property
+    def number(self) -> Mapping[str, int]:
+        """The number of each GPU by its id."""
+        return {gpu: k for k, gpu in enumerate(self.gpu_ids)}
+
+    def names(self, gpus: Iterable[int]) -> tuple[str, ...]:
+        """Return the ids of GPUs."""
+        return tuple([self.gpu_ids[gpu] for gpu in gpus])
+
+    @cached_property
+    def gpu_type(self) -> list[int]:
+        """The index in ``gpu_types`` of each GPU."""
+        index = {each: k for k, each in enumerate(self.gpu_types)}
+        found = zip(self.model, self.memory_mib, strict=True)
+        return [index[self.models[model], memory] for model, memory in found]
+
+    @cached_property
+    def gpu_types(self) -> tuple[tuple[str, float], ...]:
+        """The distinct models and memories of GPUs."""
+        found = zip(self.model, self.memory_mib, strict=True)
+        return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))
+
+    @cached_property
+    def gpu_room_mib(self) -> list[float]:
+        """The most memory that jobs may need on each GPU, in MiB."""
+        return list(map(room_mib, self.memory_mib))
+
+    @cached_property
+    def memory_by_model(self) -> list[tuple[float, float]]:
+        """The least and the most memory that jobs may need on a GPU of each model, in MiB."""
+        held: list[list[float]] = [[] for _ in self.models]
+        for model, memory in zip(self.model, self.memory_mib, strict=True):
+            held[model].append(memory)
+        return [(room_mib(min(memory)), room_mib(max(memory))) for memory in held]
 
 
 class Variant(NamedTuple):
@@ -392,14 +475,14 @@ class Round:
         """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
         return bound_now(self, job)
 
-    def slowdowns_alone(self, rows: Rows, job: Ints) -> Floats:
-        """Return the slowdown of each job of a group once the others have ended.
+    def slowdowns_alone(self, job: Ints, variant: Ints, share: Ints) -> Floats:
+        """Return the slowdown of jobs in groups once the others have ended.
 
         It keeps its share and its sub-batch. A share without a known throughput is assumed to cost
         nothing.
         """
-        factor = self.variant_factor.take(rows.variant, mode="clip")
-        return np.asarray(self.at_last[self.jobs.workload[job], rows.share] * factor)
+        factor = self.variant_factor.take(variant, mode="clip")
+        return np.asarray(self.at_last[self.jobs.workload[job], share] * factor)
 
     @cached_property
     def least_alone(self) -> Floats:
@@ -426,6 +509,145 @@ class Round:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
         return None if alone is None else alone * variant.slowdown_factor
+
+
+def resident_slowdowns(compiled: Round, gpu: int) -> tuple[float, ...]:
+    """Return the slowdown of each resident of a GPU that no job joins.
+
+    Measured slowdowns come first, then those of the residents' combination. Residents without a
+    known combination are treated as if each were alone; the checker warns about them, and no
+    job may join them.
+    """
+    measured = tuple(float(compiled.jobs.slowdown[r.variant.job]) for r in compiled.residents[gpu])
+    if not np.isnan(measured).any():
+        return measured
+    known = _known_together(compiled, gpu)
+    return _on_host(compiled, gpu, known.slowdown if known else _each_alone(compiled, gpu))
+
+
+def resident_power(compiled: Round, gpu: int) -> float | None:
+    """Return the power of a GPU that no job joins, or None if it is unknown.
+
+    If the power of its jobs together is unknown, it is the sum of their powers alone.
+    """
+    residents = compiled.residents[gpu]
+    known = _known_together(compiled, gpu) if len(residents) > 1 else None
+    if known is not None and not math.isnan(known.power_w):
+        return known.power_w
+    alone = [compiled.workload(resident.variant.job).power_w for resident in residents]
+    return None if None in alone else math.fsum(filter(None, alone))
+
+
+def measured_slowdowns(compiled: Round) -> tuple[Floats, Floats]:
+    """Return the least slowdown of each job, and the factor on its known slowdowns, (n,) each.
+
+    Both come from the measured slowdowns of running jobs, at their sub-batch; empty arrays if
+    there are none.
+    """
+    jobs = compiled.jobs
+    if np.isnan(jobs.slowdown).all():
+        return np.empty(0), np.empty(0)
+    least, factor = np.zeros(len(compiled)), np.ones(len(compiled))
+    known: dict[int, float] = defaultdict(float)
+    for gpu_class in compiled.classes:
+        for resident, slowdown in _expected(compiled, gpu_class):
+            known[resident.variant.job] = max(known[resident.variant.job], slowdown)
+    for job in jobs.held:
+        if jobs.holds[job] > jobs.workers[job]:
+            least[job] = jobs.slowdown[job] / compiled.variants[job][0].slowdown_factor
+        elif job in known:
+            factor[job] = max(1.0, float(jobs.slowdown[job]) / known[job])
+    return least, factor
+
+
+def _expected(compiled: Round, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
+    """Yield the residents of a class that have a known slowdown, with it."""
+    residents = gpu_class.residents
+    if len(residents) == 1:
+        alone = compiled.alone(residents[0].variant, residents[0].share)
+        if alone is not None:
+            yield residents[0], alone
+    elif residents and (known := _known_together(compiled, gpu_class.gpus[0])):
+        yield from zip(residents, known.slowdown, strict=True)
+
+
+def _each_alone(compiled: Round, gpu: int) -> tuple[float, ...]:
+    found = []
+    for resident in compiled.residents[gpu]:
+        alone = compiled.alone(resident.variant, resident.share)
+        found.append(resident.variant.slowdown_factor if alone is None else alone)
+    return tuple(found)
+
+
+def _known_together(compiled: Round, gpu: int) -> Sharing | None:
+    """Return the residents' combination, with values multiplied by their sub-batch factors."""
+    residents = compiled.residents[gpu]
+    members = [(int(compiled.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
+    known = compiled.slowdowns.find(compiled.models[compiled.machines.model[gpu]], members)
+    return known.times([r.variant.slowdown_factor for r in residents]) if known else None
+
+
+def _bounds(compiled: Round, gpu: int) -> tuple[float, ...] | None:
+    """Return the bound that each resident's gSLA is checked against, or None if unknown."""
+    residents = compiled.residents[gpu]
+    if len(residents) == 1:
+        return _on_host(compiled, gpu, _each_alone(compiled, gpu))
+    known = _known_together(compiled, gpu)
+    latency = [bool(compiled.jobs.latency[r.variant.job]) for r in residents]
+    return _on_host(compiled, gpu, known.bounds(latency)) if known else None
+
+
+def _on_host(compiled: Round, gpu: int, figures: Sequence[float]) -> tuple[float, ...]:
+    """Return figures of a GPU's residents times the slowdown by the host's load."""
+    if compiled.hosts is None:
+        return tuple(figures)
+    of_job = compiled.hosts.slowdown[compiled.machines.node[gpu]]
+    residents = compiled.residents[gpu]
+    return tuple(
+        figure * float(of_job[resident.variant.job])
+        for resident, figure in zip(residents, figures, strict=True)
+    )
+
+
+def bound_now(compiled: Round, job: int) -> float:
+    """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
+    largest = 0.0
+    for gpu in compiled.jobs.held[job][0]:
+        bounds = _bounds(compiled, gpu)
+        if bounds is None:
+            return np.inf
+        place = [r.variant.job for r in compiled.residents[gpu]].index(job)
+        largest = max(largest, bounds[place])
+    return largest
+
+
+def closed_gpus(compiled: Round, held: Iterable[int]) -> set[int]:
+    """Return the GPUs that no job may join: a rule is already broken, or a job over its gSLA.
+
+    ``held`` has one GPU of each class with residents.
+    """
+    closed: set[int] = set()
+    over: set[int] = set()
+    most = most_bound(compiled.jobs.gsla).tolist()
+    for gpu in held:
+        bounds = _bounds(compiled, gpu)
+        if bounds is None or _overfull(compiled, gpu):
+            closed.add(gpu)
+        # Jobs that no entry allows to share are treated as alone, on all GPUs of their gangs.
+        each = _on_host(compiled, gpu, _each_alone(compiled, gpu)) if bounds is None else bounds
+        for resident, bound in zip(compiled.residents[gpu], each, strict=True):
+            if bound > most[resident.variant.job]:
+                over.add(resident.variant.job)
+    return closed.union(gpu for k in over for gpu in compiled.jobs.held[k][0])
+
+
+def _overfull(compiled: Round, gpu: int) -> bool:
+    residents = compiled.residents[gpu]
+    memory = sum(r.variant.memory_mib for r in residents)
+    return (
+        memory > compiled.machines.gpu_room_mib[gpu]
+        or share_total(r.share for r in residents) > compiled.machines.rules.share_sum
+    )
 
 
 def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None) -> Sequence[Mode]:

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import RowColumns
+from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns
 from dovetail.formulations.rules import slowdown_at_last, tail_bounds
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry

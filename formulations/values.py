@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns
 from dovetail.formulations.rounds import Round
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.requirements import require_power, require_remaining
@@ -46,6 +46,26 @@ SHORTER_BY = 1e-9
 def own_name(made: Callable[[Round], object]) -> str:
     """Return the displayed name of a user's objective, by which it can be imported."""
     return f"python:{made.__module__}.{getattr(made, '__qualname__', '')}"
+
+
+@dataclass(frozen=True)
+class Rows(RowColumns):
+    """Groups of one size: a column per member, arrays of (n, size); class and power (n,)."""
+
+    gpu_class: Ints
+    variant: Ints
+    share: Ints
+    slowdown: Floats
+    power_w: Floats
+
+    @classmethod
+    def none(cls, size: int) -> Self:
+        """Return an empty set of groups of ``size`` jobs."""
+        whole, real = np.empty((0, size), dtype=np.int64), np.empty((0, size))
+        return cls(whole[:, 0], whole, whole, real, real[:, 0])
+
+    def __len__(self) -> int:
+        return len(self.variant)
 
 
 class JobValues:

@@ -18,12 +18,10 @@ from typing import Literal
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.arrays import Bools, Floats, Ints, packed
+from dovetail.formulations.candidates.groups import Groups, ceiling, idle_counts, score
 from dovetail.formulations.candidates.listing import candidate_groups
-from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.hosts import HostUse
-from dovetail.formulations.programs.scores import ceiling, score
 from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Choice, Limits
 

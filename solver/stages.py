@@ -15,8 +15,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
-from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.scores import Score, ceiling, gain_ceiling, open_weight, score
+from dovetail.formulations.candidates.groups import (
+    Groups,
+    Score,
+    ceiling,
+    gain_ceiling,
+    open_weight,
+    score,
+)
 from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_weights
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap

@@ -32,8 +32,8 @@ from scipy.sparse import coo_array, csr_array, vstack
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
-from dovetail.formulations.candidates.row_rules import RowRules
-from dovetail.formulations.candidates.rows import CandidateRows, Rows, enough
+from dovetail.formulations.candidates.rows import CandidateRows, RowRules, enough
+from dovetail.formulations.values import Rows
 
 _PASSES = 60
 """Maximum number of linear programs of one stage."""

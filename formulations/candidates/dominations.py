@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Ints
+from dovetail.formulations.arrays import Bools, Ints, packed
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.candidates.rows import packed
 
 ALONE = -1
 """The partner of a gang that has a GPU for itself."""

@@ -15,31 +15,38 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, across
-from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.candidates.columns import Columns
-from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
-from dovetail.formulations.candidates.paces import paced
-from dovetail.formulations.candidates.row_rules import RowRules
-from dovetail.formulations.candidates.rows import (
-    ROWS_IN_TIME,
-    CandidateRows,
-    Piece,
-    Rows,
-    enough,
-    in_chunks,
-    in_order,
+from dovetail.formulations.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    across,
     joined_floats,
     joined_ints,
     packed,
     pareto,
 )
-from dovetail.formulations.memory import room_bytes
-from dovetail.formulations.programs.scores import best_gains
-from dovetail.formulations.residents import measured_slowdowns, resident_power, resident_slowdowns
-from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.budget import UNLIMITED, Budget, room_bytes
+from dovetail.formulations.candidates.columns import Columns
+from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds, best_gains
+from dovetail.formulations.candidates.paces import paced
+from dovetail.formulations.candidates.rows import (
+    ROWS_IN_TIME,
+    CandidateRows,
+    Piece,
+    RowRules,
+    enough,
+    in_chunks,
+    in_order,
+)
+from dovetail.formulations.rounds import (
+    Resident,
+    Round,
+    measured_slowdowns,
+    resident_power,
+    resident_slowdowns,
+)
 from dovetail.formulations.slowdowns import Colocations, Member
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdowns.shares import share_code, share_of
 

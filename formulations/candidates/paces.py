@@ -17,10 +17,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import Rows, joined_ints, packed
+from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, packed
 from dovetail.formulations.rounds import Round, Variant
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JobValues, Rows
 
 Number = TypeVar("Number", bound=np.generic)
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.row_rules import RowRules
-from dovetail.formulations.candidates.rows import Rows
+from dovetail.formulations.candidates.rows import RowRules
 from dovetail.formulations.candidates.sites import Site
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
@@ -30,7 +29,7 @@ from dovetail.formulations.rules import (
     slowdown_alone,
 )
 from dovetail.formulations.slowdowns import ANY_SHARE, Colocations, Members
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
 from dovetail.instances.slowdowns.shares import share_code, share_of

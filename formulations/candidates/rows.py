@@ -1,69 +1,37 @@
-"""Rows of candidate groups of one size, and the array operations on them."""
+"""Candidate groups of one size in rows, and the rule book (``rules``) on them.
+
+The rules are those on memory, hosts and accepted slowdowns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import (
+    MOST_RANK,
+    Bools,
+    Floats,
+    Ints,
+    RowColumns,
+    packed,
+    products,
+    ways,
+)
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
+from dovetail.formulations.slowdowns import Colocations
+from dovetail.formulations.values import JobValues, Rows
 
 MEMBERS_AT_ONCE = 2_000_000
 """Members of the rows built at one time: arrays of about 16 MB each."""
 
 ROWS_IN_TIME = 200_000
 """Rows between two checks of the clock, counting all ways to seat the same jobs: about 10 ms."""
-
-MOST_RANK = 2.0**53
-"""Multisets of larger families are not numbered: no machine could enumerate them."""
-
-_LARGEST_KEY = 2**62
-
-
-@dataclass(frozen=True)
-class RowColumns:
-    """Arrays with equal numbers of rows: the fields of a data class, in order."""
-
-    def take(self, which: Ints | Bools | slice) -> Self:
-        """Return the selected rows."""
-        if isinstance(which, slice):
-            return type(self)(*(column[which] for column in self._columns))
-        rows = np.flatnonzero(which) if which.dtype == bool else which
-        return type(self)(*(column.take(rows, axis=0) for column in self._columns))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all parts (at least one, all of one size), in order."""
-        return cls(*map(np.concatenate, zip(*(part._columns for part in parts), strict=True)))
-
-    @property
-    def _columns(self) -> list[NDArray[Any]]:
-        return [getattr(self, name) for name in self.__dataclass_fields__]
-
-
-@dataclass(frozen=True)
-class Rows(RowColumns):
-    """Groups of one size: a column per member, arrays of (n, size); class and power (n,)."""
-
-    gpu_class: Ints
-    variant: Ints
-    share: Ints
-    slowdown: Floats
-    power_w: Floats
-
-    @classmethod
-    def none(cls, size: int) -> Self:
-        """Return an empty set of groups of ``size`` jobs."""
-        whole, real = np.empty((0, size), dtype=np.int64), np.empty((0, size))
-        return cls(whole[:, 0], whole, whole, real, real[:, 0])
-
-    def __len__(self) -> int:
-        return len(self.variant)
 
 
 @dataclass(frozen=True)
@@ -215,87 +183,104 @@ def in_chunks(candidates: CandidateRows, rows_at_once: int | None = None) -> Ite
         yield Piece(candidates.take(slice(first[begin], len(key))), 0, np.inf)
 
 
-def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
-    """Return the ways to take the places of some rows: the row of each, and the candidates.
+class RowRules:
+    """The variants of the jobs of a round as columns, and the rules on rows of them.
 
     Parameters
     ----------
-    count : (s, size) int
-        The number of candidates for each place.
-    twin : (s, size) bool
-        Places that are interchangeable with the place before them: their candidates ascend.
-    begin, end : int
-        The range of the ways of each row; all by default.
+    compiled : Round
+        The round.
+    values : JobValues
+        The objective.
     """
-    number = (np.minimum(ways(count, twin), end) - begin).astype(np.int64)
-    row = np.repeat(np.arange(len(number)), number)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number) + begin
-    places = np.empty((len(row), count.shape[1]), dtype=np.int64)
-    of = twin @ (1 << np.arange(twin.shape[1]))
-    for pattern in np.unique(of).tolist():
-        among = np.flatnonzero(of == pattern)
-        which = slice(None) if len(among) == len(of) else np.flatnonzero((of == pattern)[row])
-        places[which] = _taken(count[row[which]], twin[among[0]], rank[which])
-    return row, places
+
+    def __init__(self, compiled: Round, values: JobValues) -> None:
+        self.round = compiled
+        self.values = values
+        self.variants = tuple(v for variants in compiled.variants for v in variants)
+        jobs = compiled.jobs
+        self.job = compiled.variant_job
+        self.memory = np.array([v.memory_mib for v in self.variants])
+        self.slowdown_factor = compiled.variant_factor
+        self.stretched = bool((self.slowdown_factor != 1).any())
+        self.accepted = most_bound(jobs.gsla)[self.job]
+        self.latency = jobs.latency[self.job]
+        self.workers = jobs.workers[self.job]
+        self.pending = ~jobs.running[self.job]
+        self.first_of_job = compiled.first_variant
+        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+        self._host = _slowdown_on_hosts(compiled)
+
+    def candidate_rows(
+        self, gpu_class: Ints, first: Ints, count: Ints, known: Colocations, held: int
+    ) -> CandidateRows:
+        """Return the candidates of colocations whose first ``held`` jobs already run there."""
+        return CandidateRows(
+            index=np.arange(len(known)),
+            gpu_class=gpu_class,
+            first=first,
+            count=count,
+            twin=known.twins(held),
+            share=known.share,
+            slowdown=known.slowdown,
+            upper=known.upper,
+            tail=known.tail,
+            power_w=known.power_w,
+        )
+
+    def bound(
+        self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints
+    ) -> Floats:
+        """Return the slowdown bound of the job in one place that its gSLA limits, for each row.
+
+        Parameters
+        ----------
+        candidates : CandidateRows
+            The candidates.
+        place : int
+            The place.
+        candidate, variant : (n,) int
+            The candidate of each row, and the job variant in that place.
+        """
+        bound = candidates.upper[:, place].take(candidate)
+        if self.latency.any():
+            tail = candidates.tail[:, place].take(candidate)
+            bound = np.where(self.latency.take(variant), tail, bound)
+        if self._host is not None:
+            node, job = self._node(candidates.gpu_class[candidate]), self.job[variant]
+            bound = bound * self._host[node, job]
+        return bound * self.slowdown_factor.take(variant) if self.stretched else bound
+
+    def rows(self, candidates: CandidateRows, candidate: Ints, variant: Ints) -> Rows:
+        """Return the groups with these variants in the places of the candidates, (n, size)."""
+        gpu_class = candidates.gpu_class[candidate]
+        slowdown = candidates.slowdown[candidate] * self.slowdown_factor[variant]
+        if self._host is not None:
+            job = self.job[variant]
+            # A measured slowdown already contains the effect of the host.
+            measured = ~np.isnan(self.round.jobs.slowdown[job])
+            factor = self._host[self._node(gpu_class)[:, None], job]
+            slowdown = slowdown * np.where(measured, 1.0, factor)
+        return Rows(
+            gpu_class, variant, candidates.share[candidate], slowdown, candidates.power_w[candidate]
+        )
+
+    def _node(self, gpu_class: Ints) -> Ints:
+        """Return the tight node of each class, -1 for none."""
+        hosts = self.round.hosts
+        assert hosts is not None
+        return np.asarray(hosts.class_node[gpu_class])
 
 
-def multisets(rank: Ints, elements: Ints, size: int) -> Ints:
-    """Return the multisets of these ranks, in lexicographic order; each row of (n, size) ascends.
+def _slowdown_on_hosts(compiled: Round) -> Floats | None:
+    """Return how much each job is slowed on each node and on none (the last row).
 
-    Parameters
-    ----------
-    rank : (n,) int
-        The number of each among all multisets of ``size`` out of its ``elements``.
-    elements : (n,) int
-        The number of elements to choose from: 0, 1, ...
-    size : int
-        The number of elements chosen.
+    Jobs that start beside others stay within the capacity left, and are not slowed.
     """
-    if size == 1:
-        return rank[:, None]
-    # Reversed and counted from the end, they are ordered as in the combinatorial number system.
-    table = _binomials(int(elements.max(initial=0)) + size, size)
-    rest = table[size].take(elements + size - 1) - 1 - rank
-    found = np.empty((len(rank), size), dtype=np.int64)
-    for k in range(size, 0, -1):
-        chosen = np.searchsorted(table[k], rest, side="right") - 1
-        rest = rest - table[k].take(chosen)
-        found[:, size - k] = elements - 1 - (chosen - (k - 1))
-    return found
-
-
-def _binomials(most: int, size: int) -> Ints:
-    """Return the binomial coefficients "n choose k", (size + 1, most); large ones are cut off."""
-    table = np.ones((size + 1, most), dtype=np.float64)
-    for k in range(1, size + 1):
-        table[k] = np.minimum(np.cumsum(np.append(0.0, table[k - 1, :-1])), 2.0 * MOST_RANK)
-    return table.astype(np.int64)
-
-
-def _runs(twin: Bools) -> list[range]:
-    """Return the runs of interchangeable places."""
-    begins = [*np.flatnonzero(~twin).tolist(), len(twin)]
-    return [range(a, b) for a, b in pairwise(begins)]
-
-
-def ways(count: Ints, twin: Bools) -> Floats:
-    """Return the number of ways to take the places, (s,); twin places take a multiset."""
-    found, place = np.ones(len(count)), np.zeros(len(count))
-    for k in range(count.shape[1]):
-        place = np.where(twin[:, k], place + 1, 0.0)
-        found = found * (count[:, k] + place) / (1 + place)
-    return found
-
-
-def _taken(count: Ints, twin: Bools, rank: Ints) -> Ints:
-    """Return the candidate in each place, counted from the first, in the ways of these ranks."""
-    places = np.empty(count.shape, dtype=np.int64)
-    for run in reversed(_runs(twin)):
-        alike = slice(run.start, run.stop)
-        each = np.broadcast_to(np.arange(len(run)) > 0, (len(count), len(run)))
-        rank, digit = np.divmod(rank, ways(count[:, alike], each).astype(np.int64))
-        places[:, alike] = multisets(digit, count[:, run.start], len(run))
-    return places
+    if compiled.hosts is None:
+        return None
+    running = np.where(compiled.jobs.running, compiled.hosts.slowdown, 1.0)
+    return np.vstack([running, np.ones(len(compiled))])
 
 
 def enough(job: Ints, copies: Ints) -> Bools:
@@ -315,49 +300,3 @@ def in_order(variant: Ints, twin: Bools) -> Bools:
     for k in range(1, variant.shape[1]):
         keep &= ~twin[:, k] | (variant[:, k - 1] <= variant[:, k])
     return keep
-
-
-def packed(columns: Ints) -> Ints:
-    """Return one number a row of whole numbers >= 0, equal exactly if the rows are equal."""
-    key = columns[:, 0]
-    values = int(key.max(initial=0)) + 1
-    for column in columns.T[1:]:
-        span = int(column.max(initial=0)) + 1
-        if values * span >= _LARGEST_KEY:
-            _, key = np.unique(key, return_inverse=True)
-            values = len(key)
-        key = key * span + column
-        values *= span
-    return key
-
-
-def pareto(key: Ints, criteria: Sequence[Floats]) -> Ints:
-    """Return the rows that no other row of the same key equals or beats in all criteria.
-
-    Of rows that are equal in all criteria, the first is kept. Smaller is better; keys are >= 0.
-    """
-    order = np.lexsort((*reversed(criteria), key))
-    key = key[order]
-    sorted_criteria = [c[order] for c in criteria]
-    if len(criteria) == 1:
-        return np.sort(order[np.diff(key, prepend=-1) != 0])
-    # Sorted by the criteria in turn, a row can only be beaten by one before it.
-    beaten = np.zeros(len(key), dtype=bool)
-    shift = 1
-    while len(alike := np.flatnonzero(key[shift:] == key[:-shift])):
-        worse = np.ones(len(alike), dtype=bool)
-        for c in sorted_criteria:
-            worse &= c[alike] <= c[alike + shift]
-        beaten[alike[worse] + shift] = True
-        shift += 1
-    return np.sort(order[~beaten])
-
-
-def joined_ints(arrays: Sequence[Ints]) -> Ints:
-    """Return the arrays one after the other; an empty array if there are none."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
-
-
-def joined_floats(arrays: Sequence[Floats]) -> Floats:
-    """Return the arrays one after the other; an empty array if there are none."""
-    return np.concatenate([np.empty(0, dtype=np.float64), *arrays])

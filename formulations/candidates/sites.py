@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.residents import resident_power, resident_slowdowns
-from dovetail.formulations.rounds import Resident, Round
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.rounds import Resident, Round, resident_power, resident_slowdowns
+from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.plan import Assignment
 from dovetail.instances.slowdowns.shares import share_code
 

@@ -24,11 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Floats, Ints, joined_ints
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.rows import joined_ints
-from dovetail.formulations.programs.integer_program import is_gang, is_running
-from dovetail.formulations.programs.program import IntegerProgram, RowBuilder
+from dovetail.formulations.programs.integer_program import (
+    IntegerProgram,
+    RowBuilder,
+    is_gang,
+    is_running,
+)
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, packed
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.candidates.rows import packed
 from dovetail.formulations.programs.pair_graph import fixed_counts, require_interchangeable
 from dovetail.instances.errors import UnsupportedError
 

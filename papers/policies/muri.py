@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.modes import iteration_time
+from dovetail.formulations.rules import iteration_time
 from dovetail.instances.instance import Workload
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.rearrange import (

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.groups import Groups, open_weight, score
 from dovetail.formulations.programs.integer_program import RoundProgram, build
-from dovetail.formulations.programs.scores import open_weight, score
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units

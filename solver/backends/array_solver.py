@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.groups import Groups, score
 from dovetail.formulations.candidates.listing import candidate_groups
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.backends.array_search import ArraySearch, settled

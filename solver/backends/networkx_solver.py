@@ -34,10 +34,9 @@ import numpy as np
 
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget, OutOfTimeError
-from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.groups import Groups, score
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.programs.pair_graph import PairGraph, require_matchings
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JobValues
 from dovetail.instances.plugins import require_package
 from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_scale

@@ -45,9 +45,8 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, Plan, Stop, Waiting
 from dovetail.solver.explaining.findings import Finder
-from dovetail.solver.explaining.phrases import accepting, figure
 from dovetail.solver.explaining.remedies import Change, Remedies, Remedy, Trials
-from dovetail.solver.explaining.wording import Category, Wording, bare, stopped
+from dovetail.solver.explaining.wording import Category, Wording, accepting, bare, figure, stopped
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 

@@ -17,10 +17,9 @@ from dovetail.formulations.candidates.refusals import (
     Refusal,
     Refusals,
 )
-from dovetail.formulations.candidates.rows import Rows
 from dovetail.formulations.candidates.sites import Site, rows_at, sites_of, worth
 from dovetail.formulations.rounds import Resident, Variant
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job

@@ -23,11 +23,10 @@ from pydantic import Field
 
 from dovetail.formulations.arrays import Bools
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.candidates.groups import Groups, Kinds
+from dovetail.formulations.candidates.groups import Groups, Kinds, score
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.candidates.refusals import Refusal
 from dovetail.formulations.objectives import job_values
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import most_bound
 from dovetail.formulations.values import JobValues
@@ -50,7 +49,7 @@ from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.isolated import isolated_entry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick, with_shares
-from dovetail.solver.explaining.phrases import accepting, figure, measured, mib
+from dovetail.solver.explaining.wording import accepting, figure, measured, mib
 from dovetail.solver.registry import Auto
 from dovetail.solver.stages import bounded
 from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, relative_gap

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import Rows
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.checking.completion import AloneForecast
 from dovetail.instances.checking.facts import Occupancy
 from dovetail.instances.instance import Workload

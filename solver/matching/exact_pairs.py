@@ -10,9 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.candidates.groups import Groups, idle_counts, score
 from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JobValues
 from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.lexicographic import Heaviest

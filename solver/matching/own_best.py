@@ -22,8 +22,7 @@ from functools import partial
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.groups import Groups, idle_counts
-from dovetail.formulations.programs.scores import score
+from dovetail.formulations.candidates.groups import Groups, idle_counts, score
 from dovetail.solver.matching.price_certificate import PriceDual, proven_by_prices
 from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, relative_gap
 

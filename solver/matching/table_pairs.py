@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.candidates.groups import Groups, idle_counts
+from dovetail.formulations.budget import require_room
+from dovetail.formulations.candidates.groups import Groups, idle_counts, score
 from dovetail.formulations.candidates.listing import list_chosen
-from dovetail.formulations.memory import require_room
 from dovetail.formulations.pair_tables import PairTables, pair_tables
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import SHORTER_BY, JobValues
 from dovetail.solver.matching.exact_pairs import MatchingSearch
 from dovetail.solver.matching.pairing_problem import PairingProblem, WorkloadPairs

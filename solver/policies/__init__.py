@@ -1,6 +1,6 @@
 """Policies: ``decide(state) -> Decision``, Dovetail's own and the baselines for comparison."""
 
-from dovetail.formulations.machines import Machines
+from dovetail.formulations.rounds import Machines
 from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start, objective_of
 from dovetail.solver.policies.registry import (
     POLICIES,

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
-from dovetail.formulations.machines import Machines
+from dovetail.formulations.rounds import Machines
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job
 

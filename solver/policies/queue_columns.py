@@ -10,8 +10,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.candidates.rows import RowColumns
+from dovetail.formulations.arrays import Floats, Ints, RowColumns
 from dovetail.formulations.prices import Asks
 from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
 

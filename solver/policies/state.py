@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats
 from dovetail.formulations.budget import WALL, Clock
-from dovetail.formulations.machines import Machines
-from dovetail.formulations.modes import Mode, modes
-from dovetail.formulations.rules import most_bound, slowdown_at_last, tail_bounds
+from dovetail.formulations.rounds import Machines
+from dovetail.formulations.rules import Mode, modes, most_bound, slowdown_at_last, tail_bounds
 from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import Hosts

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations.candidates.groups import idle_counts
+from dovetail.formulations.candidates.groups import ceiling, idle_counts, score
 from dovetail.formulations.programs.integer_program import build
-from dovetail.formulations.programs.scores import ceiling, score
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.greedy import Rule, greedy_counts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.formulations.modes import iteration_time
 from dovetail.formulations.rounds import Round
+from dovetail.formulations.rules import iteration_time
 from dovetail.instances.instance import Batch, Instance
 from tests.data import small
 

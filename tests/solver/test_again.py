@@ -11,8 +11,7 @@ import pytest
 from dovetail import check, solve
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates import listing
-from dovetail.formulations.candidates.groups import idle_counts
-from dovetail.formulations.programs.scores import gain_ceiling, score
+from dovetail.formulations.candidates.groups import gain_ceiling, idle_counts, score
 from dovetail.instances import library
 from dovetail.instances.checking.checker import with_claims
 from dovetail.instances.errors import InputError

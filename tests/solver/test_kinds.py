@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.formulations import memory
+from dovetail.formulations import budget
 from dovetail.formulations.candidates import listing
-from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.candidates.groups import Groups, score
 from dovetail.formulations.candidates.listing import fitting, list_groups, worthwhile
 from dovetail.formulations.programs.integer_program import build
-from dovetail.formulations.programs.scores import score
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
@@ -258,7 +257,7 @@ def test_two_hundred_kinds_ten_to_a_gpu():
 
 def test_what_does_not_fit_the_memory_is_refused_in_one_line(monkeypatch):
     instance = equal(2000, 10, 2, remaining_s=600.0)
-    monkeypatch.setattr(memory, "room_bytes", lambda: 10.0 * MIB)
+    monkeypatch.setattr(budget, "room_bytes", lambda: 10.0 * MIB)
     with pytest.raises(UnsupportedError) as refused:
         solve(instance, "jct", "matching", explain=False)
     assert "need about" in str(refused.value)

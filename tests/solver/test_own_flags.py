@@ -113,7 +113,9 @@ class Saved(JobValues):
             return whole
         first = whole.min(axis=1, keepdims=True)
         rest = np.maximum(0.0, left - first / rows.slowdown)
-        end = np.minimum(whole, first + rest * compiled.slowdowns_alone(rows, job))
+        end = np.minimum(
+            whole, first + rest * compiled.slowdowns_alone(job, rows.variant, rows.share)
+        )
         alike = compiled.class_alike[rows.gpu_class][:, None]
         spread = ~runs & (jobs.workers[job] > alike)
         return np.where(spread | runs.all(axis=1, keepdims=True), whole, end)

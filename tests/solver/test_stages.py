@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from dovetail.formulations.candidates.groups import idle_counts
-from dovetail.formulations.programs.scores import ceiling
+from dovetail.formulations.candidates.groups import ceiling, idle_counts
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.solver.matching.lexicographic import WeightPrice

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail import solve
+from dovetail.formulations.candidates.groups import score
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.programs.pair_graph import PairGraph
-from dovetail.formulations.programs.scores import score
 from dovetail.formulations.values import JctValues
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError

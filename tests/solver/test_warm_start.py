@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dovetail.formulations.budget import Budget
+from dovetail.formulations.candidates.groups import score
 from dovetail.formulations.programs.integer_program import build
-from dovetail.formulations.programs.scores import score
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.backends.array_solver import start_counts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.formulations.machines import Machines
+from dovetail.formulations.rounds import Machines
 from dovetail.instances.instance import Cluster
 from dovetail.solver.policies.placement import fewest_nodes
 
