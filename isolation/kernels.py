@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble
-from dovetail.isolation.ptx import Function, parse
+from dovetail.isolation.ptx import Function, Module, parse
 from dovetail.isolation.refusals import Verdict, verdict
-from dovetail.isolation.transform import slices, workers
+from dovetail.isolation.transform import (
+    STORAGE,
+    STORAGE_BYTES,
+    own_dynamic_bytes,
+    slices,
+    workers,
+)
 
 Form = Literal["slices", "workers"]
 
@@ -20,6 +26,7 @@ _MOST_BLOCKS: Final = (1 << 32) - (1 << 20)
 _REGISTERS_A_BLOCK: Final = 65_536
 _REGISTERS_AT_A_TIME: Final = 8
 _WARP: Final = 32
+_STATIC_STEP: Final = 16
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,10 @@ class PreparedKernel:
         each = -(-usage.registers // _REGISTERS_AT_A_TIME) * _REGISTERS_AT_A_TIME
         if each * -(-shape.threads // _WARP) * _WARP > _REGISTERS_A_BLOCK:
             return f"{usage.registers} registers per thread are too many for its blocks"
-        if usage.shared_bytes + shape.dynamic_shared_bytes > shape.most_shared_bytes:
+        dynamic_bytes = shape.dynamic_shared_bytes
+        if form == "workers":
+            dynamic_bytes = own_dynamic_bytes(dynamic_bytes) + STORAGE_BYTES
+        if usage.shared_bytes + dynamic_bytes > shape.most_shared_bytes:
             return "there is not enough shared memory for it"
         return ""
 
@@ -125,6 +135,7 @@ def prepare(
         When the assembler refuses the original module, or there is none.
     """
     module = parse(text)
+    before = assemble(text, target, ptxas)
     verdicts = {kernel.name: verdict(module, kernel) for kernel in module.kernels}
     wanted: dict[tuple[str, Form], Function] = {}
     for kernel in module.kernels:
@@ -138,29 +149,54 @@ def prepare(
         refused |= {(name, "slices"): found.slices} if found.slices else {}
         refused |= {(name, "workers"): found.workers} if found.workers else {}
     try:
-        made = module.with_kernels([*wanted.values()])
+        made = _with_forms(module, wanted)
         usages = assemble(made, target, ptxas)
     except AssemblerError:
-        # Either the module or one of the forms is at fault: try each separately.
-        assemble(text, target, ptxas)
+        # One of the forms is at fault: try each separately.
         for key, function in [*wanted.items()]:
             try:
-                assemble(module.with_kernels([function]), target, ptxas)
+                assemble(_with_forms(module, {key: function}), target, ptxas)
             except AssemblerError as error:
                 refused[key] = str(error)
                 del wanted[key]
-        made = module.with_kernels([*wanted.values()])
+        made = _with_forms(module, wanted)
         usages = assemble(made, target, ptxas)
+    moved = [
+        key
+        for key, function in wanted.items()
+        if not _placed_alike(usages[function.name].shared_bytes, before[key[0]].shared_bytes)
+    ]
+    if moved:
+        for key in moved:
+            refused[key] = "the assembler places its shared memory elsewhere"
+            del wanted[key]
+        made = _with_forms(module, wanted)
     return made, {
         name: PreparedKernel(
             name=name,
             verdict=found,
-            usage=usages.get(name),
+            usage=before.get(name),
             forms={f: usages[w.name] for (n, f), w in wanted.items() if n == name},
             refused={f: why for (n, f), why in refused.items() if n == name},
         )
         for name, found in verdicts.items()
     }
+
+
+def _with_forms(module: Module, wanted: Mapping[tuple[str, Form], Function]) -> str:
+    """Return the text of a module with forms of its kernels."""
+    has_workers = any(form == "workers" for _, form in wanted)
+    return module.with_kernels([*wanted.values()], STORAGE if has_workers else "")
+
+
+def _placed_alike(form_bytes: int, original_bytes: int) -> bool:
+    """Return whether dynamic shared memory begins where the original has it, behind the static one.
+
+    The assembler rounds the static one up if the module declares a dynamic one, as with ``STORAGE``
+    it does.
+    """
+    rounded = -(-original_bytes // _STATIC_STEP) * _STATIC_STEP
+    return form_bytes in (original_bytes, rounded)
 
 
 def _has_whole_warps(block: Sequence[int]) -> bool:

@@ -137,9 +137,10 @@ class Module:
         """Its kernels."""
         return tuple(one for one in self.functions.values() if one.kind == "entry")
 
-    def with_kernels(self, added: Sequence[Function]) -> str:
-        """Return the module's text with further kernels at its end."""
-        return "\n".join([self.text.rstrip("\0\n"), *(one.text() for one in added)])
+    def with_kernels(self, added: Sequence[Function], declared: str = "") -> str:
+        """Return the module's text with a declaration and further kernels at its end."""
+        before = [self.text.rstrip("\0\n"), *([declared] if declared else [])]
+        return "\n".join([*before, *(one.text() for one in added)])
 
 
 def parse(text: str) -> Module:

@@ -122,6 +122,8 @@ def _why_not_called(module: Module, call: Statement) -> str:
         for one in function.body:
             if is_block_barrier(one) or one.family == "exit" or "ctaid" in one.text:
                 return f"calls {function.name}, which synchronises, ends or reads its block index"
+            if "smem_size" in one.text:
+                return f"calls {function.name}, which reads how much shared memory it has"
             if one.family == "call":
                 return f"calls {function.name}, which calls others"
     return ""
@@ -136,6 +138,10 @@ def _why_not_again(kernel: Function) -> str:
             return _KEPT_STATE["mbarrier"]
         if "%smid" in one.text or "%nsmid" in one.text:
             return "reads on which SM it runs"
+        if "smem_size" in one.text or "%reserved_smem" in one.text:
+            return "reads how much shared memory it has"
+        if one.opcode == ".shared" and one.depth:
+            return "a variable in shared memory is in a scope of its own"
         if is_block_barrier(one) and not _is_whole_barrier(one):
             return "has numbered barriers, or barriers of some of its threads"
     return ""

@@ -9,7 +9,9 @@ parameters and number its blocks 0, 1, ... with x fastest.
 flag is set. The counter then says where to resume, with any number of workers. All threads of a
 worker must finish a block before the next begins, so every return leads to a barrier. After it they
 read the number that one of them has taken, alternating between two memory locations: a single one
-could be overwritten before slow threads have read it.
+could be overwritten before slow threads have read it. These lie behind the launch's dynamic shared
+memory, which is made larger for them: they move no variable of the kernel. Instructions such as
+``wgmma`` require alignments of its dynamic memory that no declaration names.
 
 *Unified synchronisation* is for kernels in which some threads may return while others continue to a
 barrier. There, returns and barriers lead to one barrier, at which threads that have returned stay
@@ -30,7 +32,15 @@ SLICES: Final = "__dovetail_slices"
 
 WORKERS: Final = "__dovetail_workers"
 """The suffix of a preemptible kernel; further parameters: grid x, y, z, and the addresses of the
-counter and of the flag, 32 bits each."""
+counter and of the flag, 32 bits each, and the bytes of the kernel's own dynamic shared memory,
+rounded up to ``STORAGE_BYTES``."""
+
+STORAGE: Final = ".extern .shared .align 1 .b8 dovetail_dynamic[];"
+"""A declaration that modules with workers need: where dynamic shared memory begins. Its alignment
+is the smallest, so that it does not move that memory."""
+
+STORAGE_BYTES: Final = 8
+"""Bytes of shared memory that workers use behind the kernel's own."""
 
 _AXES = "xyz"
 _ID = re.compile(r"%(n?)ctaid\.([xyz])\b")
@@ -75,7 +85,6 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         ("pred", ("first", "over")),
     )
     begin = _instructions(
-        ".shared .align 8 .b8 dovetail_taken[8]",
         "ld.param.u64 %dovetail_counter, [dovetail_counter]",
         "ld.param.u64 %dovetail_stop, [dovetail_stop]",
         "cvta.to.global.u64 %dovetail_counter, %dovetail_counter",
@@ -88,7 +97,9 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         "mov.u32 %dovetail_rest, %tid.z",
         "or.b32 %dovetail_block, %dovetail_block, %dovetail_rest",
         "setp.eq.u32 %dovetail_first, %dovetail_block, 0",
-        "mov.u32 %dovetail_place, dovetail_taken",
+        "mov.u32 %dovetail_place, dovetail_dynamic",
+        "ld.param.u32 %dovetail_rest, [dovetail_own]",
+        "add.u32 %dovetail_place, %dovetail_place, %dovetail_rest",
     )
     take = [
         label(again),
@@ -117,6 +128,7 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         *_grid_parameters(),
         ".param .u64 dovetail_counter",
         ".param .u64 dovetail_stop",
+        ".param .u32 dovetail_own",
     ]
     # Declarations of the body come before the loop, so that they are not repeated.
     declared = [
@@ -125,6 +137,17 @@ def workers(kernel: Function, *, unified: bool) -> Function:
     looped = [one for one in body if one not in declared]
     whole = [*declared, *registers, *_grid_loaded(), *begin, *take, *looped]
     return _derived(kernel, WORKERS, parameters, [*whole, *_instructions(f"bra {again}")])
+
+
+def own_dynamic_bytes(dynamic_bytes: int) -> int:
+    """Return the offset of the storage of workers in dynamic shared memory.
+
+    Parameters
+    ----------
+    dynamic_bytes : int
+        Dynamic shared memory of the original launch.
+    """
+    return -(-dynamic_bytes // STORAGE_BYTES) * STORAGE_BYTES
 
 
 def _with_unified_sync(body: Sequence[Statement], returned: str) -> list[Statement]:

@@ -24,6 +24,7 @@
 #define MOST_SHAPES 256
 #define MOST_LATE 3
 #define DEFAULT_SHARED 49152
+#define STORAGE_BYTES 8
 #define EXPORT __attribute__((visibility("default")))
 
 /* Make the page and the counters known to the GPU, at the first launch. */
@@ -277,7 +278,10 @@ static Handle form_of(struct kernel *k, uint32_t kind, unsigned shared) {
 static CUresult in_parts(struct kernel *k, const struct launch *l, const struct shape *s) {
     const struct config *c = &l->c;
     uint32_t blocks = blocks_of(c), first = 0, workers = s->kind == 2, grid[3];
-    Handle f = form_of(k, s->kind, c->shared);
+    /* The number that workers have taken lies behind the kernel's own dynamic shared memory. */
+    uint32_t own = (c->shared + STORAGE_BYTES - 1) / STORAGE_BYTES * STORAGE_BYTES;
+    unsigned shared = workers ? own + STORAGE_BYTES : c->shared;
+    Handle f = form_of(k, s->kind, shared);
     if (!f) return -1;
     await_last();
     int lane = lane_of(c->stream);
@@ -290,6 +294,7 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, const struct 
     for (int axis = 0; axis < 3; axis++) arguments[k->parameters + axis] = &grid[axis];
     arguments[k->parameters + 3] = workers ? (void *)&counter : (void *)&first;
     arguments[k->parameters + 4] = &stop;
+    arguments[k->parameters + 5] = &own;
     CUresult result = workers ? driver.cuMemsetD32Async(counter, 0, 1, c->stream) : 0;
     int begun = 0, on_time = 1;
     double seconds = 0;
@@ -301,7 +306,7 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, const struct 
         /* When nothing is waited for any more, the rest cannot be stopped either. */
         stop = self.at + (Address)((char *)(waits ? &self.page->stop : &self.page->never) - (char *)self.page);
         double since = now();
-        result = driver.cuLaunchKernel(f, part, 1, 1, c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+        result = driver.cuLaunchKernel(f, part, 1, 1, c->block[0], c->block[1], c->block[2], shared, c->stream,
                                        arguments, NULL);
         if (result) break;
         begun = 1;

@@ -214,6 +214,15 @@ KERNELS: dict[str, Written] = {
         (("ints", 64), ("zeros", 64)),
         64,
     ),
+    "addresses_in_shared_memory": Written(
+        """extern "C" __global__ void k(unsigned* y) {
+        extern __shared__ unsigned s[];
+        y[blockIdx.x] = (unsigned)__cvta_generic_to_shared(s); }""",
+        (5, 1, 1),
+        (4, 1, 1),
+        (("zeros", 5),),
+        36,
+    ),
     "vectors_of_four": Written(
         """extern "C" __global__ void k(const float4* x, float4* y) {
         int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -26,6 +26,9 @@ LOCAL_AT = 1 << 44
 _VARIABLE = re.compile(
     r"(?<!extern )\.(shared|local)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
 )
+_DYNAMIC = re.compile(r"\.extern\s+\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\[\]")
+_DYNAMIC_STEP = 16
+"""Dynamic shared memory begins at a multiple of this, or of the largest alignment declared."""
 _BITS = {"pred": 1, "f16x2": 32, "bf16x2": 32, "bf16": 16}
 _SPACES = ("param", "shared", "global", "local", "const")
 
@@ -224,12 +227,12 @@ class Kernel:
     def __init__(self, module: Module, function: Function) -> None:
         self.name = function.name
         self._registers: dict[str, int] = {}
-        self._symbols: dict[str, int] = {}
+        self.symbols: dict[str, int] = {}
         self.shared_size = self.local_size = 0
         outside = module.text
         for one in module.functions.values():
             outside = outside.replace(module.text[one.start : one.end], "")
-        self._declare_variables(outside)
+        self._place_variables(module, function, outside)
         self._plain = {
             name
             for one in function.body
@@ -237,15 +240,6 @@ class Kernel:
             for text in one.operands
             for name in re.findall(r"(?<![.%\w])[A-Za-z_$][\w$]*", text)
         }
-        for one in function.body:
-            if one.opcode in (".shared", ".local"):
-                self._declare_variables(one.text)
-        # Dynamic shared memory comes after the static one.
-        for step, name in re.findall(
-            r"\.extern \.shared \.align (\d+) \.\w+ ([\w$]+)\[\]", outside
-        ):
-            self.shared_size = -(-self.shared_size // int(step)) * int(step)
-            self._symbols[name] = SHARED_AT + self.shared_size
         self.parameter_at, self.parameter_size, self._parameter_bytes = _layout(function.parameters)
         statements = [one for one in function.body if one.opcode not in (".loc", ".reg")]
         statements = [one for one in statements if one.text not in "{}"]
@@ -291,18 +285,45 @@ class Kernel:
 
     # Names.
 
-    def _declare_variables(self, text: str) -> None:
-        for space, align, kind, name, count in _VARIABLE.findall(text):
-            size = bits_of(kind) // 8 * int(count or 1)
-            step = int(align or 1)
-            if space == "shared":
-                self.shared_size = -(-self.shared_size // step) * step
-                self._symbols[name] = SHARED_AT + self.shared_size
-                self.shared_size += size
-            else:
-                self.local_size = -(-self.local_size // step) * step
-                self._symbols[name] = LOCAL_AT + self.local_size
-                self.local_size += size
+    def _place_variables(self, module: Module, function: Function, outside: str) -> None:
+        """Place variables as ptxas 12.8 to 13.0 does.
+
+        In shared memory come first the kernel's variables that it uses, in the order of their
+        declarations, then those of the module that it uses, then its unused ones. Dynamic memory
+        follows, at one address for all names that the module declares for it, used or not.
+        """
+        texts = [one.text for one in function.body if one.opcode in (".shared", ".local")]
+        bodies = [function.body, *(f.body for f in module.functions.values() if f.kind == "func")]
+        used = {
+            name
+            for body in bodies
+            for one in body
+            if not one.opcode.startswith(".")
+            for name in re.findall(r"[\w$]+", one.text)
+        }
+        own = [found for text in texts for found in _VARIABLE.findall(text)]
+        of_module = [found for found in _VARIABLE.findall(outside) if found[3] in used]
+        inside = [found for found in own if found[3] in used]
+        for found in [*inside, *of_module, *(found for found in own if found not in inside)]:
+            self._place_variable(*found)
+        dynamic = _DYNAMIC.findall(outside)
+        if dynamic:
+            step = max(_DYNAMIC_STEP, *(int(align or 1) for align, _, _ in dynamic))
+            self.shared_size = -(-self.shared_size // step) * step
+            for _, _, name in dynamic:
+                self.symbols[name] = SHARED_AT + self.shared_size
+
+    def _place_variable(self, space: str, align: str, kind: str, name: str, count: str) -> None:
+        size = bits_of(kind) // 8 * int(count or 1)
+        step = int(align or bits_of(kind) // 8)
+        if space == "shared":
+            self.shared_size = -(-self.shared_size // step) * step
+            self.symbols[name] = SHARED_AT + self.shared_size
+            self.shared_size += size
+        else:
+            self.local_size = -(-self.local_size // step) * step
+            self.symbols[name] = LOCAL_AT + self.local_size
+            self.local_size += size
 
     def _register(self, name: str) -> int:
         return self._registers.setdefault(name, len(self._registers))
@@ -319,8 +340,8 @@ class Kernel:
         return lambda _: value
 
     def _constant(self, operand: str, kind: str) -> int:
-        if operand in self._symbols:
-            return self._symbols[operand]
+        if operand in self.symbols:
+            return self.symbols[operand]
         if operand in self.parameter_at:
             return self.parameter_at[operand]
         if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", operand):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.isolation.ptx import Function, Module
-from dovetail.isolation.transform import slices, workers
+from dovetail.isolation.transform import (
+    STORAGE,
+    STORAGE_BYTES,
+    own_dynamic_bytes,
+    slices,
+    workers,
+)
 from tests.isolation.interpreter import Kernel, launch
 
 COUNTER_AT, FLAG_AT, DATA_AT = 0, 8, 64
@@ -58,7 +64,8 @@ def preempted(
 ) -> bytes:
     """Run workers whose flag goes up at random moments; resume them until all blocks are done."""
     memory = case.memory()
-    runs = Kernel(module, made or workers(kernel, unified=unified))
+    declared = replace(module, text=f"{module.text}\n{STORAGE}")
+    runs = Kernel(declared, made or workers(kernel, unified=unified))
     launches = 0
     while int.from_bytes(memory[COUNTER_AT : COUNTER_AT + 4], "little") < case.blocks:
         memory[FLAG_AT : FLAG_AT + 4] = bytes(4)
@@ -68,14 +75,15 @@ def preempted(
             if stop_at is not None and done >= stop_at:
                 memory[FLAG_AT] = 1
 
-        arguments = (*case.arguments, *case.grid, COUNTER_AT, FLAG_AT)
+        own = own_dynamic_bytes(case.dynamic_shared)
+        arguments = (*case.arguments, *case.grid, COUNTER_AT, FLAG_AT, own)
         grid = (rng.choice((1, 2, 3)), 1, 1)
-        _launch(runs, memory, case, arguments, grid, rng, host)
+        _launch(runs, memory, case, arguments, grid, rng, host, own + STORAGE_BYTES)
         launches += 1
     return bytes(memory[DATA_AT:])
 
 
-def _launch(kernel, memory, case, arguments, grid, rng, host=None) -> None:
+def _launch(kernel, memory, case, arguments, grid, rng, host=None, dynamic=None) -> None:
     launch(
         kernel,
         memory,
@@ -84,6 +92,6 @@ def _launch(kernel, memory, case, arguments, grid, rng, host=None) -> None:
         case.block,
         rng,
         host=host,
-        dynamic_shared=case.dynamic_shared,
+        dynamic_shared=case.dynamic_shared if dynamic is None else dynamic,
         in_order=case.in_order,
     )

@@ -5,11 +5,15 @@ import re
 import subprocess
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble, find_ptxas
 from dovetail.isolation.kernels import LaunchShape, prepare
-from dovetail.isolation.ptx import PtxError
+from dovetail.isolation.ptx import PtxError, parse
+from dovetail.isolation.transform import STORAGE
 from tests.isolation.cuda_kernels import KERNELS
+from tests.isolation.interpreter import Kernel
 from tests.isolation.nvrtc import compiled
 
 PTXAS = find_ptxas()
@@ -78,6 +82,82 @@ def test_broken_modules():
         prepare(SIMPLE.replace("ret; }", "nonsense; }", 1), "sm_80")
     with pytest.raises(AssemblerError):
         assemble(SIMPLE, "sm_1")
+
+
+_DECLARED = st.tuples(st.sampled_from((1, 2, 4, 8, 16, 64, 256, 1024)), st.integers(1, 100))
+
+
+@needs_ptxas
+class TestSharedMemory:
+    """Storage of ours moves no variable of a kernel, for no alignment that it declares."""
+
+    @settings(max_examples=8, deadline=None)
+    @given(
+        st.lists(_DECLARED, max_size=4),
+        st.lists(_DECLARED, max_size=2),
+        st.lists(st.sampled_from((1, 16, 128, 1024)), max_size=2),
+        st.sampled_from(("sm_80", "sm_90")),
+    )
+    def test_where_variables_are(self, of_kernel, of_module, dynamic, target):
+        text = _declaring(of_kernel, of_module, dynamic)
+        module = parse(text)
+        before = assemble(text, target)["k"].shared_bytes
+        assert Kernel(module, module.functions["k"]).shared_size == before
+        made, kernels = prepare(text, target)
+        assert set(kernels["k"].forms) == {"slices", "workers"}
+        module = parse(made)
+        of_original, of_form = (
+            Kernel(module, module.functions[name]) for name in ("k", "k__dovetail_workers")
+        )
+        assert (
+            of_form.symbols.items()
+            >= {
+                name: at for name, at in of_original.symbols.items() if name != "dovetail_dynamic"
+            }.items()
+        )
+        assert of_form.shared_size == kernels["k"].forms["workers"].shared_bytes
+
+    def test_a_form_that_moves_it_is_refused(self, monkeypatch):
+        text = _declaring([(4, 8)], [], [16])
+        moving = STORAGE.replace(".align 1 ", ".align 1024 ")
+        monkeypatch.setattr("dovetail.isolation.kernels.STORAGE", moving)
+        made, kernels = prepare(text, "sm_90")
+        assert not kernels["k"].forms
+        assert "elsewhere" in kernels["k"].refused["workers"]
+        assert made.strip() == text
+
+    def test_a_launch_needs_room_for_it(self):
+        _, kernels = prepare(_declaring([(4, 16)], [], [16]), "sm_90")
+        most = 48 * 1024
+        for own, fits in ((most - 16 - 8, True), (most - 16 - 7, False), (most - 16, False)):
+            shape = LaunchShape((4, 1, 1), (32, 1, 1), own, most)
+            assert bool(kernels["k"].why_not("workers", shape)) is not fits
+            assert not kernels["k"].why_not("slices", shape)
+
+
+def _declaring(of_kernel, of_module, dynamic):
+    def declared(letter, variables):
+        return [
+            f".shared .align {align} .b8 {letter}{n}[{size}];"
+            for n, (align, size) in enumerate(variables)
+        ]
+
+    inside, outside = declared("s", of_kernel), declared("t", of_module)
+    names = [f"s{n}" for n in range(len(inside))] + [f"t{n}" for n in range(len(outside))]
+    names += [f"d{n}" for n in range(len(dynamic))]
+    return "\n".join(
+        [
+            ".version 8.0\n.target sm_80\n.address_size 64",
+            *(f".extern .shared .align {a} .b8 d{n}[];" for n, a in enumerate(dynamic)),
+            *outside,
+            ".visible .entry k(.param .u64 y) {",
+            ".reg .b32 %r<2>; .reg .b64 %rd<2>;",
+            *inside,
+            "ld.param.u64 %rd1, [y];",
+            *(f"mov.u32 %r1, {name}; st.global.u32 [%rd1], %r1;" for name in names),
+            "ret; }",
+        ]
+    )
 
 
 def test_no_assembler(tmp_path):

@@ -10,6 +10,7 @@ HELPERS = """
 .func plain(.param .b32 a) { ret; }
 .func waits(.param .b32 a) { bar.sync 0; ret; }
 .func reads(.param .b32 a) { .reg .b32 %r<2>; mov.u32 %r1, %ctaid.x; ret; }
+.func sized(.param .b32 a) { .reg .b32 %r<2>; mov.u32 %r1, %total_smem_size; ret; }
 .func deep(.param .b32 a) { call plain, (a); ret; }
 """
 DECLARED = ".reg .b32 %r<9>; .reg .pred %p<9>; .reg .b64 %rd<9>;"
@@ -34,6 +35,7 @@ def _verdict(body, directives=""):
         ("call waits, (%r1);", "calls waits"),
         ("call reads, (%r1);", "calls reads"),
         ("call deep, (%r1);", "calls deep"),
+        ("call sized, (%r1);", "calls sized"),
         ("call (%r1), %rd1, (%r2), proto;", "unknown function"),
         ("call (%r1), cudaLaunchDeviceV2, (%r2);", "launches kernels itself"),
         ("mov.u32 %r1, dovetail_x;", "already"),
@@ -57,6 +59,8 @@ def test_neither_form(body, why):
         ("setmaxnreg.inc.sync.aligned.u32 232;", "registers"),
         ("griddepcontrol.launch_dependents;", "dependent grid"),
         ("mov.u32 %r1, %smid;", "which SM"),
+        ("mov.u32 %r1, %dynamic_smem_size;", "how much shared memory"),
+        ("{ .shared .align 4 .b8 s[4]; }", "scope of its own"),
         ("bar.sync 1;", "numbered barriers"),
         ("bar.sync 0, 64;", "some of its threads"),
         ("bar.sync %r1;", "numbered barriers"),

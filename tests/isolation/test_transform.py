@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
-from dovetail.isolation.ptx import parse
+from dovetail.isolation.ptx import instruction, parse
 from dovetail.isolation.refusals import verdict
 from dovetail.isolation.transform import workers
 from tests.isolation import running
@@ -111,6 +111,23 @@ class TestEachPartIsNeeded:
             return [one for one in body if "xor.b32 %dovetail_place" not in one.text]
 
         assert self._wrong("three_dimensions", one_place) == "another result"
+
+    def test_storage_that_is_no_variable_of_the_kernel(self):
+        def as_a_variable(body):
+            for one in body:
+                if one.text == "mov.u32 %dovetail_place, dovetail_dynamic;":
+                    yield instruction(".shared .align 8 .b8 dovetail_taken[8];")
+                    yield instruction("mov.u32 %dovetail_place, dovetail_taken;")
+                elif not one.text.startswith("add.u32 %dovetail_place"):
+                    yield one
+
+        assert self._wrong("addresses_in_shared_memory", as_a_variable) == "another result"
+
+    def test_storage_behind_the_kernels_own(self):
+        def at_its_beginning(body):
+            return [one for one in body if not one.text.startswith("add.u32 %dovetail_place")]
+
+        assert self._wrong("dynamic_shared_memory", at_its_beginning) == "another result"
 
     def test_the_barrier_between_two_blocks(self):
         def without(body):
