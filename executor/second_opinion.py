@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import combinations, product
-from typing import Any, Final
+from itertools import combinations
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,9 @@ from dovetail.instances.checking.checker import violations_of_starts
 from dovetail.instances.instance import Cluster, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import SlowdownEntry, Source
+from dovetail.instances.slowdowns.entry import MODES, SlowdownEntry, Source
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
-from dovetail.instances.slowdowns.shares import caps_of, share_code
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, caps_of, share_code
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import Job as SeenJob
 from dovetail.solver.policies.state import State
@@ -39,7 +39,6 @@ def instance_of(
     cluster: Cluster,
     troubled: Collection[str],
     alone: Collection[int],
-    origins: NDArray[Any] | None = None,
 ) -> Instance:
     """Return a state as an instance: its jobs, and the believed slowdowns of their workloads.
 
@@ -57,8 +56,6 @@ def instance_of(
         Devices that take no jobs.
     alone : collection of int
         Indices of the workloads that run alone; they get no entries.
-    origins : array of Source or None, optional
-        Sources of the believed pair slowdowns: (models, caps, workloads, workloads).
     """
     jobs = sorted([*state.running.values(), *state.pending.values()], key=lambda job: job.number)
     used = sorted({job.workload for job in jobs})
@@ -70,7 +67,7 @@ def instance_of(
         cluster=_only(cluster, cluster.nodes, gpus),
         workloads={state.names[k]: state.workloads[k] for k in used},
         jobs=tuple(_record(state, job) for job in jobs),
-        slowdowns=tuple(_entries(state, shared, origins)),
+        slowdowns=_pairs(state, shared),
     )
 
 
@@ -205,18 +202,55 @@ def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> 
     )
 
 
-def _entries(
-    state: State, shared: Collection[int], origins: NDArray[Any] | None
-) -> Iterator[SlowdownEntry]:
-    table = state.predicted
-    for m, (k, (mine, theirs)) in product(range(len(table.models)), enumerate(table.caps)):
-        for a, b in product(shared, repeat=2):
-            mirror_of_another = a > b or (a == b and share_code(mine) > share_code(theirs))
-            behind = [one for one, share in ((a, mine), (b, theirs)) if share == IDLE]
-            may = all(state.workloads[one].isolation for one in behind)
-            if may and not mirror_of_another:
-                origin = None if origins is None else origins[m, k, a, b]
-                yield _entry(state, m, ((a, mine), (b, theirs)), origin)
+def _pairs(state: State, shared: Sequence[int]) -> Slowdowns:
+    """Return the believed slowdowns of all pairs of these workloads, at all caps."""
+    table = state.believed
+    codes = np.array([[*map(share_code, caps)] for caps in table.caps], dtype=np.int64)
+    isolated = np.array([bool(one.isolation) for one in state.workloads], dtype=np.bool_)
+    shape = len(table.models), len(table.caps), len(shared), len(shared)
+    m, k, a, b = (axis.ravel() for axis in np.indices(shape))
+    a, b = (np.array(shared, dtype=np.int64)[one] for one in (a, b))
+    may = (a < b) | ((a == b) & (codes[k, 0] <= codes[k, 1]))
+    for one, share in ((a, codes[k, 0]), (b, codes[k, 1])):
+        may &= isolated[one] | (share != BEST_EFFORT)
+    m, k, a, b = (axis[may] for axis in (m, k, a, b))
+    back = np.array(table.mirror, dtype=np.int64)[k]
+
+    def both(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.stack([values[m, k, a, b], values[m, back, b, a]], axis=1)
+
+    slowdown, upper, p99 = (both(each) for each in (table.slowdown, table.upper, table.p99))
+    highest = np.maximum(upper, slowdown)
+    slowdown, upper, tail = (
+        np.clip(each, _LEAST, _MOST)
+        for each in (slowdown, highest, np.where(np.isnan(p99), highest, p99))
+    )
+    known = np.asarray(~np.isnan(slowdown + upper).any(axis=1))
+    power_w = table.power_w[m, k, a, b]
+    origins = table.origins
+    mode = MODES.index(state.machines.rules.sharing)
+    capped = ((codes != NO_CAP) & (codes != BEST_EFFORT)).any(axis=1)
+
+    def where(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(rows if values.ndim == 1 else rows[:, np.newaxis], values, math.nan)
+
+    def differ(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return np.asarray((one != other).any(axis=1))
+
+    return Slowdowns.of_pairs(
+        state.names,
+        np.stack([a, b], axis=1),
+        table.models,
+        model=m,
+        share=codes[k],
+        slowdown=where(known, slowdown),
+        upper=where(known & differ(upper, slowdown), upper),
+        p99=where(known & differ(tail, upper), tail),
+        power_w=where(known & (power_w > 0), power_w),
+        source=None if origins is None else np.where(known, origins[m, k, a, b], -1),
+        # Runs with caps may outlive a service that had MPS.
+        mode=np.where(capped[k], MODES.index("mps"), mode),
+    )
 
 
 def _entry(
@@ -295,16 +329,13 @@ def _together(
 
 def _beside(state: State, model: int, mine: _Member, theirs: _Member) -> _Values:
     """Return slowdown, upper bound and tail of a job with a co-runner, measured if possible."""
-    table = state.predicted
+    table = state.believed
     caps = table.caps_place.get((mine[1], theirs[1]))
     if caps is None:
         return math.nan, math.nan, math.nan
     cell = model, caps, mine[0], theirs[0]
     slowdown = table.rows[model][caps][mine[0]][theirs[0]]
     upper = table.upper_rows[model][caps][mine[0]][theirs[0]]
-    if cell in state.seen:
-        slowdown = state.seen[cell]
-        upper = state.seen_upper.get(cell, slowdown)
     p99 = float(table.p99[cell])
     bounds = slowdown, max(upper, slowdown), max(upper, slowdown) if math.isnan(p99) else p99
     return tuple(x if math.isnan(x) else min(max(x, _LEAST), _MOST) for x in bounds)

@@ -24,7 +24,7 @@ from dovetail.instances.datasets.records import SoloProfile
 from dovetail.instances.instance import Workload
 from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import MODES, SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.entry import Source as Origin
 from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable, caps_in
@@ -123,8 +123,6 @@ class BeliefTable(SlowdownTable):
 
     Attributes
     ----------
-    prior : SlowdownTable
-        The predictions, without any measurement.
     source : (M, K, W, W) int
         The ``Source`` of each cell.
     repeats : (M, K, W, W) int
@@ -135,7 +133,6 @@ class BeliefTable(SlowdownTable):
         The sharing mode that they are about.
     """
 
-    prior: SlowdownTable
     source: Codes
     repeats: Codes
     words: Mapping[Source, str]
@@ -149,6 +146,21 @@ class BeliefTable(SlowdownTable):
         source = Source(int(self.source[cell]))
         slowdown, upper = float(self.slowdown[cell]), float(self.upper[cell])
         return Belief(slowdown, upper, self._words(cell), source)
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """The cells with a measured slowdown."""
+        return np.asarray((self.source == Source.MEASURED) & ~np.isnan(self.slowdown))
+
+    @property
+    def origins(self) -> NDArray[np.int_]:
+        """The origin of each pair as named in a plan, the weaker one of both directions.
+
+        They are positions in ``SOURCES``, -1 if not given.
+        """
+        place = [SOURCES.index(ORIGINS[one]) if one in ORIGINS else -1 for one in Source]
+        of_one = np.array(place)[self.source]
+        return np.asarray(np.maximum(of_one, self.turned(of_one)))
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
         """Return the table with the slowdowns that broke a gSLA as lower limits."""
@@ -279,27 +291,22 @@ class Beliefs:
         sharing : {"mps", "time_sliced"}
             How runs share a device; measurements and models of the other mode say nothing.
         """
-        predicted = SlowdownTable.unknown(workloads, models, caps)
-        source = np.zeros(predicted.slowdown.shape, np.int64)
+        prior = SlowdownTable.unknown(workloads, models, caps)
+        source = np.zeros(prior.slowdown.shape, np.int64)
         for model in models:
             for predictions in self._predictions(workloads, model, workers or {}, sharing):
-                _fill(predicted, source, model, predictions, sharing)
+                _fill(prior, source, model, predictions, sharing)
             if BEHIND in caps:
-                self._fill_isolated(predicted, source, model)
+                self._fill_isolated(prior, source, model)
         table = BeliefTable(
-            predicted.workloads,
-            predicted.models,
-            predicted.caps,
-            predicted.slowdown.copy(),
-            predicted.upper.copy(),
-            predicted.p99,
-            predicted.power_w,
-            predicted,
+            *(prior.workloads, prior.models, prior.caps),
+            *(prior.slowdown.copy(), prior.upper.copy(), prior.p99, prior.power_w),
             source,
             np.zeros_like(source),
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
             sharing,
             sets=self._sets_of(workloads, models, sharing),
+            prior=prior,
         )
         self._enter_measured(table)
         return table

@@ -89,8 +89,8 @@ class SimulatedCluster:
     predicted : SlowdownTable, optional
         Slowdowns that policies see in ``state`` instead of the true ones.
     observe_s : float
-        Seconds after which the slowdown of a pair that runs together enters ``state.seen``, unless
-        the host slows either job at that time.
+        Seconds after which the slowdown of a pair that runs together enters ``state.believed``,
+        unless the host slows either job at that time.
     hosts_known : bool
         Whether policies see the resources of hosts and the demands of workloads on them.
 
@@ -249,7 +249,7 @@ class SimulatedCluster:
             return
         self.push(self.end_s(job), FINISH, job.number, stay.version)
         stay.pair = self._observed_pair(job) if self._observe_s < math.inf else None
-        if stay.pair is not None and stay.pair not in self.state.seen:
+        if stay.pair is not None and not self.state.has_seen(stay.pair):
             at_s = max(self.state.now, job.since_s) + self._observe_s
             self.push(at_s, _OBSERVE, job.number, stay.version)
 
@@ -296,7 +296,7 @@ class SimulatedCluster:
         stay = self.residences[job.number]
         if stay.pair is not None:
             slowdown_factor = self.state.modes[job.workload][job.mode].slowdown_factor
-            self.state.seen[stay.pair] = stay.slowdown / slowdown_factor
+            self.state.see(stay.pair, stay.slowdown / slowdown_factor)
 
     def _observed_pair(self, job: Job) -> tuple[int, int, int, int] | None:
         """Return the pair whose slowdown a job's slowdown measures; None unless it is one pair."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,9 @@ Caps = tuple[AnyShare, AnyShare]
 UNCAPPED: Caps = (None, None)
 
 Places = NDArray[np.intp]
+
+Cell = tuple[int, int, int, int]
+"""The place of a job beside another: model, caps, and the workloads of both."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,10 @@ class SlowdownTable:
     sets : tuple of SlowdownEntry
         Entries of three and more workloads; other sets follow from their pairs
         (``instances.sets``).
+    seen : (M, K, W, W) bool, optional
+        Cells whose figures were measured on jobs that have run together; default: none.
+    prior : SlowdownTable, optional
+        The table without what was measured; None: it is this one.
     """
 
     workloads: tuple[str, ...]
@@ -58,6 +67,8 @@ class SlowdownTable:
     p99: NDArray[np.float64]
     power_w: NDArray[np.float64]
     sets: tuple[SlowdownEntry, ...] = field(default=(), kw_only=True)
+    seen: NDArray[np.bool_] | None = field(default=None, kw_only=True)
+    prior: SlowdownTable | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, instance: Instance) -> SlowdownTable:
@@ -115,6 +126,86 @@ class SlowdownTable:
         own = own[on]
         both = np.repeat(model[on, np.newaxis], 2, axis=1)
         return rows[on], (both, caps_of_each[on], own, own[:, ::-1])
+
+    def learning(self) -> Self:
+        """Return a table that starts with these figures and that ``see`` enters others into."""
+        seen = np.zeros(self.slowdown.shape, np.bool_) if self.seen is None else self.seen.copy()
+        slowdown, upper = self.slowdown.copy(), self.upper.copy()
+        return replace(self, slowdown=slowdown, upper=upper, seen=seen, prior=self.prior or self)
+
+    def see(self, cell: Cell, slowdown: float, upper: float) -> bool:
+        """Enter what was measured into a table of ``learning``; return whether it is the first."""
+        assert self.seen is not None
+        model, caps, own, other = cell
+        first = not self.seen[cell]
+        self.seen[cell] = True
+        for name, value in (("slowdown", slowdown), ("upper", upper)):
+            getattr(self, name)[cell] = value
+            if (lists := "rows" if name == "slowdown" else "upper_rows") in self.__dict__:
+                getattr(self, lists)[model][caps][own][other] = value
+        return first
+
+    def renumbered(
+        self,
+        names: Sequence[str],
+        workloads: Sequence[int],
+        models: Sequence[str],
+        sets: Sequence[SlowdownEntry],
+    ) -> Self:
+        """Return the table with other workloads and some of its models.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The names of the new workloads.
+        workloads : sequence of int
+            The number here of each, -1 for one of which nothing is known.
+        models : sequence of str
+            The models.
+        sets : sequence of SlowdownEntry
+            The sets of the new workloads.
+        """
+        on = np.array([self.models.index(model) for model in models], dtype=np.intp)
+        at = np.array(workloads, dtype=np.intp)
+        block = on[:, None, None, None], np.arange(len(self.caps))[:, None, None], at[:, None], at
+
+        def taken(values: NDArray[Any]) -> NDArray[Any]:
+            nothing = math.nan if values.dtype == np.float64 else 0
+            edge = ((0, 0), (0, 0), (0, 1), (0, 1))
+            return np.pad(values, edge, constant_values=nothing)[block]
+
+        changed: dict[str, Any] = {name: taken(values) for name, values in self._of_cells().items()}
+        changed |= {"workloads": tuple(names), "models": tuple(models), "sets": tuple(sets)}
+        prior = self.prior and self.prior.renumbered(names, workloads, models, ())
+        return replace(self, **changed, prior=prior)
+
+    def without(self, cells: NDArray[np.bool_]) -> Self:
+        """Return the table in which workloads may not share at these cells."""
+        changed: dict[str, Any] = {
+            name: np.where(cells, math.nan, values)
+            for name, values in self._of_cells().items()
+            if values.dtype == np.float64
+        }
+        return replace(self, **changed, prior=self.prior and self.prior.without(cells))
+
+    def _of_cells(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays with a value for each cell, by the names of their fields."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: each for name, each in found.items() if isinstance(each, np.ndarray)}
+
+    def turned(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of all cells from the co-runner's point of view."""
+        return values[:, self.mirror].swapaxes(2, 3)
+
+    @cached_property
+    def mirror(self) -> list[int]:
+        """The index of each combination of shares, as the co-runner sees it."""
+        return [self.caps_place[theirs, mine] for mine, theirs in self.caps]
+
+    @property
+    def origins(self) -> NDArray[np.int_] | None:
+        """The origin of each cell as a position in ``SOURCES``, -1 if not given; None: of none."""
+        return None
 
     @cached_property
     def place(self) -> dict[str, int]:

@@ -60,8 +60,7 @@ def _interference(state: State, job: Job, residents: Sequence[Job], gpu: int) ->
 
 def _slowdown(state: State, model: int, workload: int, other: int) -> float:
     caps = state.predicted.caps_place[UNCAPPED]
-    seen = state.seen.get((model, caps, workload, other))
-    return state.predicted.rows[model][caps][workload][other] if seen is None else seen
+    return state.believed.rows[model][caps][workload][other]
 
 
 @dataclass(frozen=True)

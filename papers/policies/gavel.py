@@ -159,7 +159,7 @@ class Gavel:
         if self.objective in _OF_PROGRESS:
             return self._shares(state, kinds)
         counts = sorted((kind, len(same)) for kind, same in kinds.items())
-        believed = (len(state.clashes), len(state.seen), id(state.predicted))
+        believed = (len(state.clashes), state.news, id(state.predicted))
         facts = (counts, _gpus(state), believed)
         if self._solved_for != facts:
             self._solved_for, self._last = facts, self._shares(state, kinds)

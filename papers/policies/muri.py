@@ -272,12 +272,12 @@ class _Efficiency:
         self._matchings: dict[
             tuple[tuple[GroupingKind, ...], ...], list[tuple[int, int, float]]
         ] = {}
-        self._facts = (len(state.clashes), len(state.seen), state.predicted)
+        self._facts = (len(state.clashes), state.news, state.predicted)
 
     def is_outdated(self, state: State) -> bool:
         """Return whether failures, measurements or predictions have changed since it was made."""
         *counts, predicted = self._facts
-        return counts != [len(state.clashes), len(state.seen)] or predicted is not state.predicted
+        return counts != [len(state.clashes), state.news] or predicted is not state.predicted
 
     def kinds(self, jobs: Jobs) -> tuple[GroupingKind, ...]:
         """Return the kinds of the jobs of a group."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations, islice, permutations
+from itertools import combinations, permutations
 from statistics import fmean
 
 import numpy as np
@@ -89,23 +89,21 @@ class BelievedSlowdowns(KnownSlowdowns):
     def __init__(self, state: State) -> None:
         super().__init__(state.machines.rules, state.instance.workloads)
         self._state = state
-        self._table = table = state.predicted
-        self._read = len(state.seen), len(state.clashes)
+        self._table = table = state.believed
+        self._read = state.news, len(state.clashes)
         self._caps = np.array(
             [[share_code(x), share_code(y)] for x, y in table.caps], dtype=np.int64
         )
         self._place = {(x, y): k for k, (x, y) in enumerate(self._caps.tolist())}
         self._mirror = np.array([self._place[y, x] for x, y in self._place], dtype=np.int64)
         self._slowdown = table.slowdown.copy()
-        measured = {cell: state.seen_upper.get(cell, seen) for cell, seen in state.seen.items()}
         margin = curse_margin(state)
         excess = table.upper - 1
         self._upper = np.fmax(self._slowdown, 1 + np.maximum(excess, excess * margin))
         self._tried = np.zeros(self._slowdown.shape, dtype=bool)
-        if state.seen:
-            self._correct_untried()
-        for cell, slowdown in state.seen.items():
-            self._slowdown[cell], self._upper[cell] = slowdown, measured[cell]
+        if table.seen is not None and table.seen.any():
+            self._correct_untried(table.seen)
+            self._upper = np.where(table.seen, table.upper, self._upper)
         for model, workload, other in state.clashes:
             self._slowdown[model, :, workload, other] = np.nan
         self._tail = np.where(np.isnan(table.p99), self._upper, table.p99)
@@ -123,16 +121,14 @@ class BelievedSlowdowns(KnownSlowdowns):
         self._pairs: dict[str, KnownPairs] = {}
         self._least_bounds: dict[tuple[str, AnyShare], tuple[Floats, Floats]] = {}
 
-    def _correct_untried(self) -> None:
+    def _correct_untried(self, seen: Bools) -> None:
         """Correct predictions for pairs that were measured at other splits, in place."""
-        table, prior = self._table, self._state.prior or self._table
-        seen = tuple(np.array(list(self._state.seen), dtype=np.int64).T)
-        self._tried[seen] = True
-        self._tried |= self._tried[:, self._mirror].swapaxes(2, 3)
+        table, prior = self._table, self._table.prior or self._table
+        self._tried = seen | seen[:, self._mirror].swapaxes(2, 3)
         capped = np.array([not {None, IDLE}.intersection(caps) for caps in table.caps])
         ratio = np.full(self._slowdown.shape, np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio[seen] = np.log(np.array([*self._state.seen.values()]) / prior.slowdown[seen])
+            ratio[seen] = np.log(table.slowdown[seen] / prior.slowdown[seen])
         known = np.isfinite(ratio) & capped[:, None, None]
         total = np.where(known, ratio, 0.0).sum(axis=1, keepdims=True)
         factor = np.exp(total / np.maximum(known.sum(axis=1, keepdims=True), 1))
@@ -146,8 +142,8 @@ class BelievedSlowdowns(KnownSlowdowns):
         """Return whether the state has no new measurements or predictions since."""
         return (
             self._state is state
-            and self._table is state.predicted
-            and self._read == (len(state.seen), len(state.clashes))
+            and self._table is state.believed
+            and self._read == (state.news, len(state.clashes))
         )
 
     @property
@@ -563,14 +559,12 @@ def curse_margin(state: State) -> float:
     of 90 % (split conformal prediction: V. Vovk, A. Gammerman and G. Shafer, *Algorithmic Learning
     in a Random World*, Springer 2005). The unknown r is assumed to be 1.5.
 
-    The factor depends only on ``State.seen``, so it is the same after a restart.
+    The factor depends only on ``State.believed``, so it is the same after a restart.
     """
-    if not state.seen:
+    table = state.believed
+    if table.seen is None or not table.seen.any():
         return _UNSEEN
-    cells = tuple(np.array(list(islice(state.seen, None)), dtype=np.int64).T)
-    prior = state.prior or state.predicted
-    excess = prior.upper[cells] - 1
+    excess = (table.prior or table).upper[table.seen] - 1
     telling = excess > _LEAST_EXCESS
-    seen = np.array(list(state.seen.values()))
-    needed = (seen[telling] - 1) / excess[telling]
+    needed = (table.slowdown[table.seen][telling] - 1) / excess[telling]
     return max(1.0, float(np.quantile(np.append(needed, _UNSEEN), _KEPT)))

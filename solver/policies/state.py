@@ -26,7 +26,7 @@ from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.sets import slowdown_at
 from dovetail.instances.slowdowns.shares import share_code
-from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
+from dovetail.instances.slowdowns.slowdown_table import Cell, SlowdownTable
 
 LEAST_REMAINING_S = 1.0
 """The assumed remaining seconds of a job that has exceeded its estimate."""
@@ -186,7 +186,8 @@ class State:
     instance : Instance
         Cluster and workloads; its jobs and slowdowns are not read.
     predicted : SlowdownTable
-        Predictions for pairs; the only source of slowdowns that were not measured on running jobs.
+        Predictions for pairs, as the pool began with them (live mode: as it last read them, with
+        what was measured until then); what policies read that do not learn.
     now : float
         Seconds since the pool began.
     pending, running : dict of int to Job
@@ -200,16 +201,13 @@ class State:
     reserved : dict of int to Reservation
         The reservations of waiting jobs, by ``Job.number``: the last ``Decision.reserved``, without
         jobs that no longer wait. Live mode keeps them across restarts.
-    seen : dict
-        (model, caps, workload, other) -> slowdown of the first with the other, measured on jobs
-        that have run together.
+    believed : SlowdownTable
+        ``predicted``, with what was measured on jobs that have run together since: ``see`` enters
+        it.
+    news : int
+        How many cells of ``believed`` were measured since.
     clashes : set
         (model, workload, other), both ways, that ran out of memory or could not run together.
-    seen_upper : dict
-        Upper bounds for ``seen``, where a single measurement is not trusted.
-    prior : SlowdownTable or None
-        The predictions for pairs without measurements, if ``predicted`` includes measurements; None
-        if it does not.
     capped_sets : bool
         Whether three and more jobs share a GPU only if each has a cap or runs behind another, or if
         an entry names the set.
@@ -225,10 +223,7 @@ class State:
     running: dict[int, Job] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
     reserved: dict[int, Reservation] = field(default_factory=dict)
-    seen: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
-    seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
-    prior: SlowdownTable | None = None
     capped_sets: bool = False
     clock: Clock = WALL
 
@@ -238,8 +233,29 @@ class State:
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
         self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
+        self.believed, self.news = self.predicted, 0
         self._tails: tuple[SlowdownTable, int, NDArray[np.float64]] | None = None
         self._sets: tuple[SlowdownTable, KnownSets] | None = None
+
+    def see(self, cell: Cell, slowdown: float, upper: float | None = None) -> None:
+        """Enter a slowdown that was measured on jobs that have run together.
+
+        Parameters
+        ----------
+        cell : (int, int, int, int)
+            Model, caps, workload and co-runner, as in ``predicted``.
+        slowdown : float
+            The slowdown of the workload.
+        upper : float, optional
+            Its upper bound, where a single measurement is not trusted; default: the slowdown.
+        """
+        if self.believed is self.predicted:
+            self.believed = self.predicted.learning()
+        self.news += self.believed.see(cell, slowdown, slowdown if upper is None else upper)
+
+    def has_seen(self, cell: Cell) -> bool:
+        """Return whether a cell of ``believed`` was measured on jobs that have run together."""
+        return self.believed.seen is not None and bool(self.believed.seen[cell])
 
     @property
     def reserved_gpus(self) -> frozenset[int]:
@@ -255,12 +271,9 @@ class State:
         share.
         """
         known = self._tails
-        if known is None or known[0] is not self.predicted or known[1] != len(self.seen):
-            upper = self.predicted.upper.copy()
-            for cell, slowdown in self.seen.items():
-                upper[cell] = self.seen_upper.get(cell, slowdown)
-            known = self.predicted, len(self.seen), tail_bounds(upper, self.predicted.p99)
-            self._tails = known
+        table = self.believed
+        if known is None or known[0] is not table or known[1] != self.news:
+            known = self._tails = table, self.news, tail_bounds(table.upper, table.p99)
         return known[2]
 
     @property

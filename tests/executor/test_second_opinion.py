@@ -83,9 +83,9 @@ def test_a_start_that_breaks_a_rule_is_reported(rules, running, waits, start, br
 def test_what_was_measured_counts_for_what_was_predicted():
     state = state_of(world(slowdowns=PAIRS), ("a", (0,), {"gsla": 1.45}), ("b", (), {}))
     assert violations_of(state, (1, (0,))) == []
-    state.seen[0, 0, 0, 1] = 1.43
+    state.see((0, 0, 0, 1), 1.43)
     assert violations_of(state, (1, (0,))) == []
-    state.seen_upper[0, 0, 0, 1] = 1.5
+    state.see((0, 0, 0, 1), 1.43, 1.5)
     assert violations_of(state, (1, (0,))) == ["job j0: gsla: slowdown 1.5 > 1.45"]
 
 
@@ -123,7 +123,7 @@ def test_three_jobs_are_bounded_by_their_pairs():
 @pytest.mark.parametrize(("seed", "kept"), [(3, False), (8, True)])
 def test_beliefs_that_no_record_could_hold_are_judged_all_the_same(seed, kept):
     state = state_of(world(slowdowns=PAIRS), ("a", (0,), {}), ("b", (), {"gsla": 1.5}))
-    state.predicted = LogNormalNoise(10.0).of(state.instance, seed)
+    state.predicted = state.believed = LogNormalNoise(10.0).of(state.instance, seed)
     assert state.predicted.slowdown[0, 0, 0, 1] < 1e-5
     assert (state.predicted.upper[0, 0, 1, 0] < 1.5) == kept
     assert (violations_of(state, (1, (0,))) == []) == kept

@@ -9,28 +9,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, product
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.jobs.live_jobs import DeviceState, LiveJob
 from dovetail.executor.jobs.specs import JobSpec
-from dovetail.executor.live.beliefs import ORIGINS, SEEN, WITHOUT_BOUND, Source
+from dovetail.executor.live.beliefs import SEEN, WITHOUT_BOUND, BeliefTable, Source
 from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.second_opinion import instance_of
-from dovetail.formulations.arrays import Floats
 from dovetail.instances._record import IDLE, Idle
 from dovetail.instances.instance import Cluster, Instance, Node, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code
-from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors.unmeasured import may_share
 from dovetail.solver.policies.state import State
-
-_STRONGEST_FIRST: Final = (None, "measured", "model", "estimate")
 
 
 class SharingClass(NamedTuple):
@@ -198,16 +195,12 @@ class KindState:
     def _state(self) -> State:
         whole, down = self.layout.cluster(self._beliefs.cluster)
         view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
-        self._models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
-        self._source = self._expanded(self._table.source, Source.NONE)
-        struck = self._struck() | self._in_doubt()
-        state = State(view, self._of_kinds(view, self._table, struck))
-        state.prior = self._of_kinds(view, self._table.prior, struck)
+        table = self._of_kinds(view)
+        state = State(view, replace(table, seen=table.measured))
         state.capped_sets = self._beliefs.cluster.caps_first
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
-        self._note_measured(state)
         never = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
         state.clashes.update((model, a, b) for model, a, b in never)
         return state
@@ -219,25 +212,7 @@ class KindState:
         """
         alone = [k for k, kind in enumerate(self.kinds) if kind.alone]
         cluster, troubled = self._beliefs.cluster, self.layout.troubled
-        return instance_of(self.state, cluster, troubled, alone, self._origins())
-
-    def _origins(self) -> NDArray[Any]:
-        """Return the sources of the beliefs about all pairs of kinds as named in a plan, or None.
-
-        Shape (models, caps, kinds, kinds); a pair has the weaker source of both directions.
-        """
-        rank = np.zeros(len(Source), dtype=np.int64)
-        for source, origin in ORIGINS.items():
-            rank[source] = _STRONGEST_FIRST.index(origin)
-        of_one = rank[self._source]
-        names: NDArray[Any] = np.array(_STRONGEST_FIRST, dtype=object)
-        return np.asarray(names[np.maximum(of_one, self._mirrored(of_one))])
-
-    def _mirrored(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of kinds, by caps, from the co-runner's point of view."""
-        caps = self._table.caps_place
-        turned = [caps[theirs, mine] for mine, theirs in self._table.caps]
-        return values[:, turned].transpose(0, 1, 3, 2)
+        return instance_of(self.state, cluster, troubled, alone)
 
     def _workloads(self) -> dict[str, Workload]:
         found: dict[str, Workload] = {}
@@ -251,22 +226,14 @@ class KindState:
             found[label] = made.replace(memory_mib=kind.need_mib, isolation=behind)
         return found
 
-    def _of_kinds(
-        self, view: Instance, table: SlowdownTable, struck: NDArray[np.bool_]
-    ) -> SlowdownTable:
-        def expanded(values: Floats) -> Floats:
-            return np.where(struck, np.nan, self._expanded(values, np.nan))
-
-        return SlowdownTable(
-            workloads=tuple(view.workloads),
-            models=self._models,
-            caps=table.caps,
-            slowdown=expanded(table.slowdown),
-            upper=expanded(table.upper),
-            p99=expanded(table.p99),
-            power_w=expanded(table.power_w),
-            sets=tuple(self._sets(tuple(view.workloads), table.sets)),
-        )
+    def _of_kinds(self, view: Instance) -> BeliefTable:
+        """Return the beliefs about kinds as far as these may share."""
+        labels, of_workload = tuple(view.workloads), self._table.place
+        self._models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
+        at = [of_workload.get(kind.workload, -1) for kind in self.kinds]
+        sets = self._sets(labels, self._table.sets)
+        table = self._table.renumbered(labels, at, self._models, tuple(sets))
+        return table.without(self._struck() | self._in_doubt(table))
 
     def _sets(
         self, labels: Sequence[str], sets: Sequence[SlowdownEntry]
@@ -295,13 +262,6 @@ class KindState:
                     named = tuple(labels[k] for k in chosen)
                     mode = self._beliefs.cluster.sharing
                     yield entry.model_copy(update={"set": named, "mode": mode})
-
-    def _expanded(self, values: NDArray[Any], nothing: float) -> NDArray[Any]:
-        """Return values of the table by kinds; ``nothing`` for kinds that it does not have."""
-        padded = np.pad(values, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=nothing)
-        there = [self._table.place.get(kind.workload, -1) for kind in self.kinds]
-        on = [self._table.models.index(model) for model in self._models]
-        return padded[np.ix_(on, range(len(self._table.caps)), there, there)]
 
     def _struck(self) -> NDArray[np.bool_]:
         """Return the cells where a kind may not have its share, or may not share with the other."""
@@ -353,25 +313,17 @@ class KindState:
                 found[k] = both & self._same_user
         return found
 
-    def _in_doubt(self) -> NDArray[np.bool_]:
+    def _in_doubt(self, table: BeliefTable) -> NDArray[np.bool_]:
         """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""
-        source, upper = self._source, self._expanded(self._table.upper, np.nan)
-        bounds = np.where(np.isin(source, WITHOUT_BOUND), np.nan, upper)
+        source = table.source
+        bounds = np.where(np.isin(source, WITHOUT_BOUND), np.nan, table.upper)
         promised = np.array([kind.promised for kind in self.kinds], dtype=np.bool_)
         capped = np.array([None not in caps for caps in self._table.caps], dtype=np.bool_)
         may = may_share(
-            np.stack([bounds, self._mirrored(bounds)], axis=-1),
+            np.stack([bounds, table.turned(bounds)], axis=-1),
             promised[:, np.newaxis] | promised,
             capped[:, np.newaxis, np.newaxis],
             np.asarray(self._beliefs.cluster.caps_first),
         )
         seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
-        return np.asarray(~(may | (seen & self._mirrored(seen))))
-
-    def _note_measured(self, state: State) -> None:
-        """Enter the measured slowdowns and their bounds into the state."""
-        table = state.predicted
-        measured = (self._source == Source.MEASURED) & ~np.isnan(table.slowdown)
-        for model, caps, a, b in np.argwhere(measured).tolist():
-            state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
-            state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
+        return np.asarray(~(may | (seen & table.turned(seen))))

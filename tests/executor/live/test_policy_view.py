@@ -221,10 +221,11 @@ def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_too():
     view = world_of(story, together("vision", "speech", (1.2, 1.4)))
     state = view.state
     a, b = (state.names.index(f"ann/{name}") for name in ("vision", "speech"))
-    assert state.predicted.slowdown[0, 0, a, b] == state.seen[0, 0, a, b] == 1.2
-    assert state.seen_upper[0, 0, a, b] == state.predicted.upper[0, 0, a, b] > 1.2
+    assert state.has_seen((0, 0, a, b))
+    assert state.believed is state.predicted
+    assert state.believed.slowdown[0, 0, a, b] == 1.2 < state.believed.upper[0, 0, a, b]
     # As of a and b in test_beliefs.
-    assert state.prior.slowdown[0, 0, b, a] == pytest.approx(LAW)
+    assert state.believed.prior.slowdown[0, 0, b, a] == pytest.approx(LAW)
 
 
 def test_the_measured_power_of_pairs_is_seen_by_policies_and_plans():
@@ -628,8 +629,8 @@ def test_beliefs_that_are_learned_make_another_state():
     before = view.state
     assert view.renew(story.at_s)
     assert view.state is not before
-    assert view.state.seen
-    assert not before.seen
+    assert view.state.believed.seen.any()
+    assert not before.believed.seen.any()
 
 
 def test_a_start_that_the_brain_never_hears_of_is_taken_back():

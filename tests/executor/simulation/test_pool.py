@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from benchmarks.conservation import violations
@@ -164,12 +165,18 @@ def test_policies_see_durations_with_their_error():
     assert set(finishes(history)) == {100}
 
 
+def _measured(state):
+    table = state.believed
+    cells = [] if table.seen is None else np.argwhere(table.seen).tolist()
+    return {tuple(cell): table.slowdown[*cell] for cell in cells}
+
+
 def test_measured_slowdowns_become_known():
     seen = {}
 
     class Watching(Scripted):
         def decide(self, state):
-            seen.update(state.seen)
+            seen.update(_measured(state))
             return super().decide(state)
 
     jobs = trace((0, 1, 400, "a"), (0, 1, 100, "b"))
@@ -184,7 +191,7 @@ def test_a_pair_is_known_as_soon_as_it_was_observed():
 
     class Watching(Scripted):
         def decide(self, state):
-            known[state.now] = len(state.seen)
+            known[state.now] = state.news
             return super().decide(state)
 
     jobs = trace((0, 1, 400, "a"), (0, 1, 300, "b"), (59, 1, 1, "a"), (61, 1, 1, "a"))
@@ -200,7 +207,7 @@ def test_a_pair_that_was_parted_too_soon_is_not_known_after_a_restart():
 
     class Watching(Scripted):
         def decide(self, state):
-            seen.update(state.seen)
+            seen.update(_measured(state))
             return super().decide(state)
 
     jobs = trace((0, 1, 400, "a"), (0, 1, 400, "b"))

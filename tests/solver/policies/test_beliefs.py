@@ -1,7 +1,5 @@
 """Bounds of Dovetail's policy from beliefs that include measurements."""
 
-import dataclasses
-
 import pytest
 
 from dovetail.formulations.slowdowns import InstanceSlowdowns
@@ -21,14 +19,10 @@ def _state(measured):
     pairs = [(x, y, 1.2, 1.2) for k, x in enumerate(NAMES) for y in NAMES[k:]]
     where = world(gpus=1, slowdowns=pairs, workloads=NAMES)
     prior = SlowdownTable.of(where)
-    slowdown, upper = prior.slowdown.copy(), prior.upper.copy()
+    state = State(where, prior)
     for x, y in measured:
-        slowdown[0, 0, x, y], upper[0, 0, x, y] = 1.4, 1.5
-    state = State(where, dataclasses.replace(prior, slowdown=slowdown, upper=upper))
-    state.prior = prior
-    state.seen = {(0, 0, x, y): 1.4 for x, y in measured}
-    state.seen_upper = {(0, 0, x, y): 1.5 for x, y in measured}
-    return state
+        state.see((0, 0, x, y), 1.4, 1.5)
+    return State(where, state.believed)
 
 
 def _bound(state, newcomer, other):
@@ -60,7 +54,9 @@ def test_bounds_hold_alone_at_a_cap_once_the_co_runner_has_ended(seen):
     data["slowdowns"] = [{"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]}]
     data["workloads"]["a"]["throughput"] = {"100": 5.0, "50": 4.0}
     where = Instance.from_data(data)
-    state = State(where, SlowdownTable.of(where), seen=seen)
+    state = State(where, SlowdownTable.of(where))
+    for cell, slowdown in seen.items():
+        state.see(cell, slowdown)
     (model,) = state.machines.models
     found = find(BelievedSlowdowns(state), model, [("a", 50), ("b", 50)])
     assert found.bounds([False, False])[0] == found.bounds([True, True])[0] == 1.25
@@ -104,11 +100,10 @@ def _splits(believed, seen, uncapped=3.0):
     ]
     where = Instance.from_data(data)
     table = SlowdownTable.of(where)
-    cells = {}
+    state = State(where, table)
     for (x, y), (mine, theirs) in seen.items():
-        cells[0, table.caps_place[x, y], 0, 1] = mine
-        cells[0, table.caps_place[y, x], 1, 0] = theirs
-    state = State(where, table, seen=cells)
+        state.see((0, table.caps_place[x, y], 0, 1), mine)
+        state.see((0, table.caps_place[y, x], 1, 0), theirs)
     for number, workload in enumerate((0, 1)):
         job = Job(number, f"j{number}", workload, 1, 1000.0, 0.0)
         state.pending[number] = job

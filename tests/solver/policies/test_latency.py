@@ -48,7 +48,7 @@ def test_a_measured_slowdown_replaces_an_upper_bound_but_not_p99():
     tail = state_of({"slowdown": [1.2, 1.2], "p99": [1.6, 1.6]})
     for state in (upper, tail):
         assert not kept(state, Sharer(A, 1.5), Sharer(B, math.inf))
-        state.seen[0, 0, A, B] = 1.3
+        state.see((0, 0, A, B), 1.3)
     assert kept(upper, Sharer(A, 1.5), Sharer(B, math.inf))
     assert not kept(tail, Sharer(A, 1.5), Sharer(B, math.inf))
 
