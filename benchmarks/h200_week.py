@@ -19,7 +19,6 @@ import yaml
 from dovetail.executor.simulation.worlds import world_of
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.instance import Instance
-from dovetail.instances.measured import path as library
 from dovetail.instances.traces import Trace, library_trace, write_trace
 from dovetail.instances.traces.draws import with_gslas, with_workloads
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def world() -> Instance:
     """Return the world: measured."""
-    found = world_of(read_dataset(library("h200-2026-11")), 2, 8)
+    found = world_of(read_dataset("library:h200-2026-11"), 2, 8)
     return found.replace(name="h200-16")
 
 

@@ -48,7 +48,6 @@ from dovetail.instances._record import AnyShare
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.instance import Instance, Job, Workload
-from dovetail.instances.measured import path as library
 from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces import library_trace, library_world
@@ -488,7 +487,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="for each draw")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
-    truth = Truth.of(read_dataset(library("h200-2026-11")))
+    truth = Truth.of(read_dataset("library:h200-2026-11"))
     many = Truth.of(truth.data, 2, 8)
     run: Mapping[str, Callable[[], Iterator[Row]]] = {
         "cold": lambda: cold(truth, asked.models),

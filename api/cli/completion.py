@@ -76,7 +76,7 @@ def _below(path: str, command: Command) -> Iterator[tuple[str, Command]]:
 def _values() -> Mapping[str, tuple[str, ...]]:
     """Return known values of arguments that also accept others, by the argument's field."""
     from dovetail.executor.jobs.states import JobState
-    from dovetail.instances import library, measured
+    from dovetail.instances import library
     from dovetail.instances.objectives import OBJECTIVES
     from dovetail.solver.policies.registry import policy_names
     from dovetail.solver.registry import SOLVERS
@@ -90,7 +90,7 @@ def _values() -> Mapping[str, tuple[str, ...]]:
             "policies": policies,
             "baseline": policies,
             "state": tuple(state.value for state in JobState),
-            "shipped": library.names() + measured.names(),
+            "shipped": (*library.names(), *library.DATA_SETS.manifest),
         }
     )
 

@@ -6,13 +6,13 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from dovetail.instances.errors import InputError
 from dovetail.toolkit.commands import OUTPUT, Command, argument
 from dovetail.toolkit.outputs import print_either, write_made
 from dovetail.toolkit.tables import text_rows
 
 if TYPE_CHECKING:
-    from dovetail.instances.library import LibraryInstance
-    from dovetail.instances.measured import LibraryDataSet
+    from dovetail.instances.library import LibraryDataSet, LibraryInstance
 
 LIBRARY: Final = Command(
     "library",
@@ -32,22 +32,23 @@ LIBRARY: Final = Command(
 def library(options: Namespace) -> int:
     """List the shipped instances and data sets, or write an instance, or describe a data set."""
     from dovetail.instances import library as shipped
-    from dovetail.instances import measured
     from dovetail.instances.files import write_data
     from dovetail.instances.reading.contents import write_text
 
     name: str | None = options.shipped
+    if name is None and options.output != OUTPUT.usual:
+        raise InputError("--output needs the NAME of an instance or a data set")
     entries: dict[str, LibraryInstance | LibraryDataSet] = {
         **shipped.manifest(),
-        **measured.manifest(),
+        **shipped.DATA_SETS.manifest,
     }
-    if name is not None and name in measured.names():
-        readme = measured.path(name) / "README.md"
+    if name in shipped.DATA_SETS.manifest:
+        readme = shipped.DATA_SETS.folder / name / "README.md"
         if options.json:
             write_data(entries[name].to_data(), options.output)
         else:
             write_text(options.output, readme.read_text(encoding="utf-8"))
-    elif name:
+    elif name is not None:
         write_made(options, shipped.load(name))
     else:
         data = {name: entry.to_data() for name, entry in entries.items()}

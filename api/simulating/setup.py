@@ -20,7 +20,7 @@ from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
-from dovetail.instances import library, measured
+from dovetail.instances import library
 from dovetail.instances._record import listed
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
@@ -286,7 +286,7 @@ def _source(source: str) -> Instance | DataSet:
     if not source.startswith(LIBRARY):
         return read_source(source)
     name = source.removeprefix(LIBRARY)
-    if name in measured.names():
+    if name in library.DATA_SETS.manifest:
         return read_dataset(source)
     return library_world(name) if name in trace_names() else library.load(name)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.instances import measured
 from dovetail.instances._record import listed
 from dovetail.instances.datasets._rows import (
     PAIR_REQUIRED,
@@ -29,6 +28,7 @@ from dovetail.instances.datasets.dataset import DataSet, doubts, slowdowns_of
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.library import DATA_SETS
 from dovetail.instances.reading.contents import LIBRARY, FilePath, write_bytes
 from dovetail.instances.reading.parquet import parquet_bytes, parquet_table
 from dovetail.instances.reading.tables import Cell, Column, Table, csv_bytes, read_table, used
@@ -100,7 +100,11 @@ def read_dataset(path: FilePath) -> DataSet:
 def _place_of(path: FilePath) -> FilePath:
     """Return the folder of a data set that is named as shipped; any other path as it is."""
     name = os.fspath(path)
-    return measured.path(name.removeprefix(LIBRARY)) if name.startswith(LIBRARY) else path
+    if not name.startswith(LIBRARY):
+        return path
+    shipped = name.removeprefix(LIBRARY)
+    DATA_SETS.entry(shipped)
+    return DATA_SETS.folder / shipped
 
 
 def read_pairs(path: FilePath) -> PairTable:

@@ -1,21 +1,21 @@
-"""Instances shipped with the package, each with its source and its proven optimum."""
+"""What is shipped with the package: instances with their proven optima, data sets, and traces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Final, Generic, TypeVar
 
-from dovetail.instances import measured
-from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
+from dovetail.instances._record import Name, NonNegative, Number, Record, Text, listed, shown
 from dovetail.instances.errors import InputError, hint
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.reading.contents import parse_yaml
 
-__all__ = ["LibraryInstance", "Optimum", "load", "manifest", "names", "path"]
+_R = TypeVar("_R", bound=Record)
 
 
 class Optimum(Record):
@@ -37,21 +37,78 @@ class LibraryInstance(Record):
     optimum: Mapping[ObjectiveName, Optimum]
 
 
-class _LibraryManifest(Record):
-    instances: Mapping[str, LibraryInstance]
+class LibraryDataSet(Record):
+    """The manifest's entry of measurements, a folder with a README and the raw results."""
+
+    title: Text
+    source: Text
+    licence: Text
 
 
-@cache
+class LibraryTrace(Record):
+    """The manifest's entry of a trace, whose jobs are synthetic; ``world`` is the instance for it.
+
+    What an instance says besides its jobs: cluster, workloads and slowdowns.
+    """
+
+    title: Text
+    source: Text
+    world: Name
+
+
+class Shelf(Generic[_R]):
+    """Everything shipped of one kind: a folder with a manifest.
+
+    Parameters
+    ----------
+    folder : str
+        The folder in the package.
+    kind : str
+        What one is called in messages.
+    entry : type
+        The manifest's entry of each.
+    """
+
+    def __init__(self, folder: str, kind: str, entry: type[_R]) -> None:
+        self.folder = Path(str(files("dovetail.instances"))) / folder
+        self._kind, self._entry = kind, entry
+
+    @cached_property
+    def manifest(self) -> Mapping[str, _R]:
+        """The entry of each by its name."""
+        text = (self.folder / "manifest.yaml").read_text(encoding="utf-8")
+        entries = parse_yaml(text)
+        assert isinstance(entries, dict)
+        return {name: self._entry.from_data(each, name) for name, each in entries.items()}
+
+    def entry(self, name: str) -> _R:
+        """Return the entry of a name.
+
+        Raises
+        ------
+        InputError
+            When there is none of that name.
+        """
+        if name not in self.manifest:
+            known = listed(self.manifest, most=40)
+            rule = f"must be {self._kind}, one of {known}, got {shown(name)}"
+            raise InputError(rule + hint(name, self.manifest), "library")
+        return self.manifest[name]
+
+
+INSTANCES: Final = Shelf("library", "an instance", LibraryInstance)
+DATA_SETS: Final = Shelf("measured", "a data set", LibraryDataSet)
+TRACES: Final = Shelf("traces/shipped", "a trace", LibraryTrace)
+
+
 def manifest() -> Mapping[str, LibraryInstance]:
     """Return the entry of every shipped instance by its name."""
-    source = files(__name__).joinpath("manifest.yaml")
-    data = parse_yaml(source.read_text(encoding="utf-8"))
-    return _LibraryManifest.from_data(data, "manifest.yaml").instances
+    return INSTANCES.manifest
 
 
 def names() -> tuple[str, ...]:
     """Return the names of the shipped instances, in the order of the manifest."""
-    return tuple(manifest())
+    return tuple(INSTANCES.manifest)
 
 
 def path(name: str) -> Path:
@@ -62,13 +119,11 @@ def path(name: str) -> Path:
     InputError
         When there is none of that name.
     """
-    if name in manifest():
-        return Path(str(files(__name__).joinpath(f"{name}.yaml")))
-    if name in measured.names():
+    if name in DATA_SETS.manifest:
         rule = f"{name} is a data set: write an instance of it with dovetail dataset instance"
         raise InputError(rule, "library")
-    rule = f"must be one of {listed(names(), most=40)}, got {shown(name)}{hint(name, names())}"
-    raise InputError(rule, "library")
+    INSTANCES.entry(name)
+    return INSTANCES.folder / f"{name}.yaml"
 
 
 def load(name: str) -> Instance:

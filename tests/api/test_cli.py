@@ -17,7 +17,7 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.cli.parser import parsed
-from dovetail.instances import library, measured
+from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
@@ -275,7 +275,7 @@ def _optima_of_mps(*paths):
 def test_library_lists_and_writes(run, tmp_path):
     status, out, _ = run("library")
     assert status == 0
-    shipped = {*library.names(), *measured.names()}
+    shipped = {*library.names(), *library.DATA_SETS.manifest}
     # A long title goes on below itself.
     assert {line.split()[0] for line in out.splitlines() if line[0] != " "} == shipped
     assert max(map(len, out.splitlines())) <= 80

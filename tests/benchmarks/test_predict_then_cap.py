@@ -6,12 +6,12 @@ import pytest
 
 from benchmarks import h200_week
 from benchmarks import predict_then_cap as benchmark
-from dovetail.instances.traces import library
+from dovetail.instances.library import TRACES
 
 
 @pytest.fixture(scope="module")
 def truth():
-    data = benchmark.read_dataset(benchmark.library("h200-2026-11"))
+    data = benchmark.read_dataset("library:h200-2026-11")
     return benchmark.Truth.of(data, 2, 8)
 
 
@@ -72,5 +72,5 @@ def test_every_table_fits_a_terminal():
 def test_the_shipped_week_is_what_the_script_makes(tmp_path):
     h200_week.main(["--to", str(tmp_path)])
     for path in tmp_path.iterdir():
-        assert path.read_text() == library._file(path.name).read_text()
+        assert path.read_text() == (TRACES.folder / path.name).read_text()
     assert len(list(tmp_path.iterdir())) == 2

@@ -102,5 +102,5 @@ def test_lab_knows_enough_for_every_objective():
 
 
 def test_unknown_name_lists_the_known():
-    with pytest.raises(InputError, match=r"library: must be one of lab, first-pairs, .*got 'nope'"):
+    with pytest.raises(InputError, match=r"library: must be an instance, one of lab, .*got 'nope'"):
         library.path("nope")

@@ -5,11 +5,12 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from dovetail.instances import library, measured
+from dovetail.instances import library
 from dovetail.instances.datasets.files import TABLES, dataset_files, read_dataset
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces.library import trace_names
 
+FOLDER = library.DATA_SETS.folder
 H200 = "library:h200-2026-11"
 
 
@@ -20,25 +21,24 @@ def data():
 
 @pytest.fixture(scope="module")
 def windows():
-    lines = (measured.path("h200-2026-11") / "windows.jsonl").read_text().splitlines()
+    lines = (FOLDER / "h200-2026-11" / "windows.jsonl").read_text().splitlines()
     return [one for one in map(json.loads, lines) if not any(one["first"])]
 
 
-@pytest.mark.parametrize("name", measured.names())
+@pytest.mark.parametrize("name", library.DATA_SETS.manifest)
 def test_a_shipped_data_set_is_described_and_read_by_its_name(name):
     assert read_dataset(f"library:{name}").name == name
-    assert {path.parent for path in dataset_files(f"library:{name}")} == {measured.path(name)}
-    assert (measured.path(name) / "README.md").read_text().startswith(f"# {name}: ")
-    entry = measured.manifest()[name]
+    assert {path.parent for path in dataset_files(f"library:{name}")} == {FOLDER / name}
+    assert (FOLDER / name / "README.md").read_text().startswith(f"# {name}: ")
+    entry = library.DATA_SETS.manifest[name]
     assert entry.title
     assert entry.source
     assert entry.licence == "Apache-2.0"
 
 
 def test_every_folder_is_in_the_manifest_and_no_name_means_two_things():
-    folder = measured.path("h200-2026-11").parent
-    folders = {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"}
-    assert folders == set(measured.names())
+    folders = {path.name for path in FOLDER.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders == set(library.DATA_SETS.manifest)
     assert not folders & {*library.names(), *trace_names()}
 
 
@@ -106,5 +106,5 @@ def test_slowdowns_and_bounds_are_what_the_windows_say(data, windows):
 
 
 def test_tables_are_all_that_a_data_set_reads():
-    folder = measured.path("h200-2026-11")
+    folder = FOLDER / "h200-2026-11"
     assert {path.stem for path in folder.glob("*.csv")} == set(TABLES)

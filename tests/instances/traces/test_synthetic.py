@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from benchmarks.conservation import violations
 from dovetail.executor.simulation import simulate
 from dovetail.instances.errors import InputError
+from dovetail.instances.library import TRACES
 from dovetail.instances.traces import (
     Trace,
     TraceJob,
-    library,
     library_trace,
     library_world,
     synthetic,
@@ -81,16 +81,16 @@ def test_broken_arguments_are_reported(changes, message):
 def test_a_shipped_trace_runs_in_its_world(name):
     trace, world = library_trace(name), library_world(name)
     assert trace.name == name
-    assert world.name == library.manifest()[name].world
+    assert world.name == TRACES.manifest[name].world
     assert world.jobs == ()
     history = simulate(trace, world, policy_named("fifo"))
     assert violations(history, trace, world) == []
 
 
 def test_every_shipped_file_is_in_the_manifest_and_small():
-    folder = library._file("manifest.yaml").parent
+    folder = TRACES.folder
     named = {f"{name}.csv" for name in trace_names()}
-    worlds = {f"{entry.world}.yaml" for entry in library.manifest().values()}
+    worlds = {f"{entry.world}.yaml" for entry in TRACES.manifest.values()}
     assert {path.name for path in folder.iterdir()} == named | worlds | {"manifest.yaml"}
     assert sum(path.stat().st_size for path in folder.iterdir()) < 90_000
 
@@ -100,7 +100,8 @@ def test_an_unknown_shipped_trace_is_reported():
         with pytest.raises(InputError) as error:
             function("nope")
         assert (
-            str(error.value) == "library: must be one of lab-week, lab-day, h200-week, got 'nope'"
+            str(error.value)
+            == "library: must be a trace, one of lab-week, lab-day, h200-week, got 'nope'"
         )
 
 
