@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from dovetail.cluster.lease import LEASE_S, LEAST_S
 from dovetail.executor.pools.names import pool_options
 from dovetail.instances.errors import InputError
-from dovetail.toolkit import values
+from dovetail.toolkit.commands import host_and_port
 
 MOST_LEASE_S: Final = 30
 """The longest lease of a Slurm pool; under a longer one, jobs might outlive a released pilot."""
@@ -115,7 +115,7 @@ def ray_plan(text: str) -> RayPlan:
     """
     address, given, pool = _parts(text)
     try:
-        values.address(address)
+        host_and_port(address)
     except ArgumentTypeError:
         raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
     for name in given:

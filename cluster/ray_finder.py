@@ -18,7 +18,7 @@ from dovetail.cluster.options import RayPlan
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import require_package
-from dovetail.toolkit import values
+from dovetail.toolkit.commands import host_and_port
 
 START_S: Final = 60.0
 """Seconds that a service waits, at its first start, for Ray to name a node."""
@@ -75,7 +75,7 @@ def unreachable(address: str) -> str:
     Ray itself would wait forever.
     """
     try:
-        with socket.create_connection(values.address(address), timeout=_CONNECT_S):
+        with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
             return ""
     except OSError as error:
         return str(error)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import Final
 
-from dovetail.toolkit.commands import DATA, SEED, SHARING, Addition, Command, argument, option
-from dovetail.toolkit.values import finite, shares, whole
+from dovetail.toolkit.commands import (
+    DATA,
+    SEED,
+    SHARING,
+    Addition,
+    Command,
+    argument,
+    finite,
+    option,
+    shares,
+    whole,
+)
 
 
 def _device(text: str) -> str:

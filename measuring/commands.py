@@ -67,8 +67,7 @@ from dovetail.measuring.tables import STAND_IN_WORDS, campaign_view, stage_text
 from dovetail.measuring.worker_pool import WorkerPool
 from dovetail.measuring.workloads import BUILT_IN, WORKER
 from dovetail.toolkit.commands import INTERRUPTED
-from dovetail.toolkit.inputs import instance_named
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import instance_named, print_either
 from dovetail.toolkit.tables import plain_table
 from dovetail.toolkit.wording import lasting, number
 

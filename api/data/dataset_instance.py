@@ -5,10 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from dovetail.toolkit.commands import DATA, GPUS, GPUS_PER_NODE, OUTPUT, SHARING, Command, option
-from dovetail.toolkit.inputs import naming
-from dovetail.toolkit.outputs import write_made
-from dovetail.toolkit.values import confidence
+from dovetail.toolkit.commands import (
+    DATA,
+    GPUS,
+    GPUS_PER_NODE,
+    OUTPUT,
+    SHARING,
+    Command,
+    confidence,
+    option,
+)
+from dovetail.toolkit.files import naming, write_made
 
 INSTANCE: Final = Command(
     "instance",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.commands import DATA, Command, option
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import print_either
 from dovetail.toolkit.tables import TableColumn, table
 from dovetail.toolkit.wording import share_text, two_digits
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Final
 
-from dovetail.toolkit.commands import OUTPUT, SEED, Command, option
-from dovetail.toolkit.outputs import write_made
-from dovetail.toolkit.values import whole
+from dovetail.toolkit.commands import OUTPUT, SEED, Command, option, whole
+from dovetail.toolkit.files import write_made
 
 GENERATE: Final = Command(
     "generate",

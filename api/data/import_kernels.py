@@ -7,9 +7,8 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.errors import InputError, source_name
-from dovetail.toolkit.commands import Command, argument, option
-from dovetail.toolkit.inputs import naming
-from dovetail.toolkit.values import whole
+from dovetail.toolkit.commands import Command, argument, option, whole
+from dovetail.toolkit.files import naming
 
 if TYPE_CHECKING:
     from dovetail.instances.kernel_records import KernelGpu

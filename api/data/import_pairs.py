@@ -16,7 +16,7 @@ from dovetail.toolkit.commands import (
     argument,
     option,
 )
-from dovetail.toolkit.outputs import write_made
+from dovetail.toolkit.files import write_made
 
 PAIRS: Final = Command(
     "pairs",

@@ -6,9 +6,8 @@ import sys
 from argparse import Namespace
 from typing import Final
 
-from dovetail.toolkit.commands import OUTPUT, Command, option
-from dovetail.toolkit.outputs import write_made
-from dovetail.toolkit.values import pair
+from dovetail.toolkit.commands import OUTPUT, Command, option, pair
+from dovetail.toolkit.files import write_made
 
 SLURM: Final = Command(
     "slurm",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.commands import OUTPUT, Command, argument
-from dovetail.toolkit.outputs import print_either, write_made
+from dovetail.toolkit.files import print_either, write_made
 from dovetail.toolkit.tables import text_rows
 
 if TYPE_CHECKING:
@@ -36,22 +36,21 @@ def library(options: Namespace) -> int:
     from dovetail.instances.reading.contents import write_text
 
     name: str | None = options.shipped
-    if name is None and options.output != OUTPUT.usual:
-        raise InputError("--output needs the NAME of an instance or a data set")
     entries: dict[str, LibraryInstance | LibraryDataSet] = {
         **shipped.manifest(),
         **shipped.DATA_SETS.manifest,
     }
-    if name in shipped.DATA_SETS.manifest:
-        readme = shipped.DATA_SETS.folder / name / "README.md"
-        if options.json:
-            write_data(entries[name].to_data(), options.output)
-        else:
-            write_text(options.output, readme.read_text(encoding="utf-8"))
-    elif name is not None:
-        write_made(options, shipped.load(name))
-    else:
+    if name is None:
+        if options.output != OUTPUT.usual:
+            raise InputError("--output needs the NAME of an instance or a data set")
         data = {name: entry.to_data() for name, entry in entries.items()}
         view = partial(text_rows, [(name, entry.title) for name, entry in entries.items()])
         print_either(options, data, view)
+    elif name not in shipped.DATA_SETS.manifest:
+        write_made(options, shipped.load(name))
+    elif options.json:
+        write_data(entries[name].to_data(), options.output)
+    else:
+        readme = shipped.DATA_SETS.folder / name / "README.md"
+        write_text(options.output, readme.read_text(encoding="utf-8"))
     return 0

@@ -10,10 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dovetail.toolkit.commands import Command, option
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.commands import Command, host_and_port, option
+from dovetail.toolkit.files import print_either
 from dovetail.toolkit.tables import TableColumn, plain_table, stacked, styled, table
-from dovetail.toolkit.values import address
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +29,7 @@ DOCTOR: Final = Command(
         option("--python FILE", "a Python with the PyTorch that jobs use (default: this one)"),
         option("--directory DIR", "the service's directory (default: that of serve)"),
         option("--socket PATH", "the service's socket (default: that of serve)"),
-        option("--listen HOST:PORT", "see whether the service could listen there", address),
+        option("--listen HOST:PORT", "see whether the service could listen there", host_and_port),
     ),
 )
 

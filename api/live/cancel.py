@@ -8,8 +8,7 @@ from typing import Final
 
 from dovetail.live.choosing import CHOSEN, changed_jobs, waited_for
 from dovetail.live.printing import tell_states
-from dovetail.toolkit.commands import Command, option
-from dovetail.toolkit.values import duration
+from dovetail.toolkit.commands import Command, duration, option
 from dovetail.toolkit.wording import lasting
 
 CANCEL: Final = Command(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.errors import InputError
 from dovetail.live.printing import tell_states
-from dovetail.toolkit.commands import argument, option
-from dovetail.toolkit.values import one_of
+from dovetail.toolkit.commands import argument, one_of, option
 
 if TYPE_CHECKING:
     from dovetail.executor.live.views import JobView

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.live.choosing import JOB
 from dovetail.live.printing import write_json
-from dovetail.toolkit.commands import Command, option
-from dovetail.toolkit.values import whole
+from dovetail.toolkit.commands import Command, option, whole
 
 if TYPE_CHECKING:
     from dovetail.executor.live.views import JobView

@@ -76,7 +76,7 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
 def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.executor.gpus.splits import read_splits
     from dovetail.executor.pools.simulated import SimulatedNode
-    from dovetail.toolkit.inputs import instance_named
+    from dovetail.toolkit.files import instance_named
 
     name = rest.removesuffix(f",{MADE_UP_GATE}")
     if not name:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import print_view
-from dovetail.toolkit.commands import Command, option
+from dovetail.toolkit.commands import Command, duration, one_of, option, whole
 from dovetail.toolkit.tables import stacked
-from dovetail.toolkit.values import duration, one_of, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

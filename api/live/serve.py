@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.plugins import plugins, require_package
-from dovetail.toolkit.commands import Command, option
-from dovetail.toolkit.values import address, duration, finite, whole
+from dovetail.toolkit.commands import Command, duration, finite, host_and_port, option, whole
 
 if TYPE_CHECKING:
     from dovetail.executor.live.observation.tracks import WatchOptions
@@ -83,7 +82,9 @@ SERVE: Final = Command(
             "/run/dovetail/api.sock for root's)",
         ),
         option(
-            "--listen HOST:PORT", "also listen on TCP, without encryption; needs --tokens", address
+            "--listen HOST:PORT",
+            "also listen on TCP, without encryption; needs --tokens",
+            host_and_port,
         ),
         option("--tokens FILE", "USER TOKEN on each line; only its owner may read it"),
         option("--max-grace TIME", "the longest --grace that jobs may have", duration, "1h"),

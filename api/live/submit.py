@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dovetail.instances.errors import InputError
 from dovetail.live.choosing import MOST_ARRAY, job_ids, waited_for
 from dovetail.live.printing import ended_status, tell
-from dovetail.toolkit.commands import Command, argument, option
-from dovetail.toolkit.values import duration, finite, names, whole
+from dovetail.toolkit.commands import Command, argument, duration, finite, names, option, whole
 
 if TYPE_CHECKING:
     from dovetail.live.client import Client

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import write_json
-from dovetail.toolkit.commands import Command, option
+from dovetail.toolkit.commands import Command, duration, option
 from dovetail.toolkit.tables import stacked
-from dovetail.toolkit.values import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, option
-from dovetail.toolkit.inputs import instance_with, naming
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import instance_with, naming, print_either
 from dovetail.toolkit.tables import fact_lines, stacked, text_rows
 from dovetail.toolkit.wording import number
 

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, argument
-from dovetail.toolkit.inputs import instance_with, naming
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import instance_with, naming, print_either
 from dovetail.toolkit.progress import working
 from dovetail.toolkit.tables import named_lines, stacked, text_rows, title
 from dovetail.toolkit.wording import number

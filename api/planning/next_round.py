@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.predicting.options import PREDICTION
 from dovetail.toolkit.commands import INSTANCE, OUTPUT, PLAN_FILE, SLOWDOWNS, Command, option
-from dovetail.toolkit.inputs import named_text, naming, with_slowdowns
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.files import named_text, naming, require_separate, with_slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

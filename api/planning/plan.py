@@ -18,10 +18,11 @@ from dovetail.toolkit.commands import (
     SLOWDOWNS,
     Command,
     given,
+    limit,
     option,
+    output_file,
 )
-from dovetail.toolkit.inputs import instance_with, naming
-from dovetail.toolkit.outputs import print_either, require_separate
+from dovetail.toolkit.files import instance_with, naming, print_either, require_separate
 from dovetail.toolkit.progress import ProgressLine, compiled_ahead, interrupting, working
 from dovetail.toolkit.tables import (
     Name,
@@ -32,7 +33,6 @@ from dovetail.toolkit.tables import (
     table,
     title,
 )
-from dovetail.toolkit.values import limit, output_file
 from dovetail.toolkit.wording import (
     counted,
     figure,

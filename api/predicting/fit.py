@@ -7,7 +7,7 @@ from typing import Final
 
 from dovetail.predicting.options import CONFIDENCE, GPU_MODEL, written_to
 from dovetail.toolkit.commands import DATA, SEED, SHARING, Command, option
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.files import require_separate
 from dovetail.toolkit.progress import counting
 
 FIT: Final = Command(

@@ -17,7 +17,7 @@ from dovetail.instances.errors import InputError, source_name
 from dovetail.predictors.fitted.fits import ModelFit
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.predictor import UNCAPPED
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import print_either
 from dovetail.toolkit.tables import fact_lines
 from dovetail.toolkit.wording import number, share_text
 

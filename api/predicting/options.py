@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dovetail.toolkit.commands import Argument, Command, argument, option
-from dovetail.toolkit.values import confidence, pair, shares
+from dovetail.toolkit.commands import Argument, Command, argument, confidence, option, pair, shares
 
 PREDICTORS: Final = Command(
     "predictors", "Fit predictors of slowdowns on measurements, and test them."

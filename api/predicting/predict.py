@@ -7,8 +7,7 @@ from typing import Final
 
 from dovetail.predicting.options import PREDICTION
 from dovetail.toolkit.commands import INSTANCE, OUTPUT, SLOWDOWNS, Command, option
-from dovetail.toolkit.inputs import instance_with
-from dovetail.toolkit.outputs import require_separate, write_made
+from dovetail.toolkit.files import instance_with, require_separate, write_made
 
 PREDICT: Final = Command(
     "predict",

@@ -7,7 +7,7 @@ from typing import Final
 
 from dovetail.predicting.options import MODEL_FILE, written_to
 from dovetail.toolkit.commands import DATA, SEED, Command
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.files import require_separate
 from dovetail.toolkit.progress import working
 
 UPDATE: Final = Command(

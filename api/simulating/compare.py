@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.simulating.options import CHART_HOURS, SIMULATED, SIMULATION_SEED
-from dovetail.toolkit.commands import FIGURES, INTERRUPTED, REPORT, Command, option
+from dovetail.toolkit.commands import FIGURES, INTERRUPTED, REPORT, Command, option, whole
 from dovetail.toolkit.progress import counting
 from dovetail.toolkit.tables import Name, TableColumn, console, fact_lines, stacked, table, title
-from dovetail.toolkit.values import whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -6,8 +6,7 @@ from argparse import ArgumentTypeError
 from typing import Final
 
 from dovetail.instances.traces.kinds import kind_names
-from dovetail.toolkit.commands import MOST_SEEDS, argument, grouped, option
-from dovetail.toolkit.values import whole
+from dovetail.toolkit.commands import MOST_SEEDS, argument, grouped, option, whole
 
 
 def _columns(text: str) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.errors import InputError
-from dovetail.toolkit.outputs import require_separate
+from dovetail.toolkit.files import require_separate
 from dovetail.toolkit.progress import compiled_ahead, working
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.simulating.options import CHART_HOURS, SIMULATED, SIMULATION_SEED
 from dovetail.toolkit.commands import FIGURES, REPORT, Command, option
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import print_either
 from dovetail.toolkit.progress import counting, working
 from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table
 

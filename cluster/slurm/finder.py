@@ -50,7 +50,7 @@ from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.reading.contents import write_text
-from dovetail.toolkit import values
+from dovetail.toolkit.commands import host_and_port
 
 DRAIN_S: Final = 600.0
 """Seconds before a pilot's end at which it stops taking new jobs and the next is submitted; at most
@@ -213,7 +213,7 @@ class SlurmFinder(RayFinder):
         make_secrets(self._files)
         # No check for an open cluster is needed: this head requires its own token.
         plan = RayPlan(address=self._head, pool=options.pool, resource=RESOURCE, open=True)
-        env = environment(self._files, self._files, values.address(self._head)[0])
+        env = environment(self._files, self._files, host_and_port(self._head)[0])
         super().__init__(directory / "nodes", plan, env)
 
     def start(self) -> None:
@@ -313,7 +313,7 @@ class SlurmFinder(RayFinder):
         path, host = self._files / "head", self._options.head
         with suppress(OSError, ValueError, ArgumentTypeError):
             known = path.read_text().strip()
-            if host in (None, values.address(known)[0]) and _is_ours(values.address(known)[0]):
+            if host in (None, host_and_port(known)[0]) and _is_ours(host_and_port(known)[0]):
                 return known
         host = host or address_towards(controller())
         ports = (secrets.choice(_PORTS) for _ in range(_TRIES))

@@ -39,7 +39,7 @@ from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.directories import LOCK, lock_pid
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
-from dovetail.toolkit import values
+from dovetail.toolkit.commands import host_and_port
 
 STAY_S: Final = 60.0
 """Seconds for which the head outlives its service, longer than any lease.
@@ -134,7 +134,7 @@ def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
         head = (files / "head").read_text().strip()
         if unreachable(head):
             return None
-        address = address_towards(values.address(head)[0])
+        address = address_towards(host_and_port(head)[0])
         labels = f"--labels=node={node},pilot={pilot}"
         resources = f"--resources={json.dumps({RESOURCE: 1})}"
         return (
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     programs = parser.add_subparsers(dest="program", required=True)
     head = programs.add_parser("head", parents=[common])
-    head.add_argument("--address", type=values.address, required=True)
+    head.add_argument("--address", type=host_and_port, required=True)
     node = programs.add_parser("node", parents=[common])
     node.add_argument("--name", required=True)
     node.add_argument("--pool", required=True)

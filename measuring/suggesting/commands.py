@@ -12,8 +12,7 @@ from rich.text import Text
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import read_dataset
 from dovetail.instances.errors import InputError, source_name
-from dovetail.toolkit.inputs import instance_named
-from dovetail.toolkit.outputs import print_either
+from dovetail.toolkit.files import instance_named, print_either
 from dovetail.toolkit.progress import working
 from dovetail.toolkit.tables import Fitting, Name, fact_lines, plain_table, row_lines
 

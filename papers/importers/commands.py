@@ -9,7 +9,7 @@ from dovetail.data.made_data import write_made_data
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.repository import is_repository
 from dovetail.instances.errors import InputError
-from dovetail.toolkit.outputs import write_made
+from dovetail.toolkit.files import write_made
 
 
 def import_gavel(options: Namespace) -> int:

@@ -15,7 +15,7 @@ from dovetail.instances.plugins import require_package
 from dovetail.instances.reading.contents import write_text
 from dovetail.predicting.models import about_data, require_gpu_models
 from dovetail.toolkit.charts import check_figures, write_figures
-from dovetail.toolkit.outputs import print_either, require_separate
+from dovetail.toolkit.files import print_either, require_separate
 from dovetail.toolkit.progress import counting, working
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.cli.main import main
-from dovetail.cli.parser import parsed
+from dovetail.cli.main import main, parsed
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
@@ -282,6 +281,10 @@ def test_library_lists_and_writes(run, tmp_path):
     assert run("library", "lab", "-o", tmp_path / "lab.json")[0] == 0
     assert read_instance(tmp_path / "lab.json") == library.load("lab")
     assert set(json.loads(run("library", "--json")[1])) == shipped
+    assert run("library", "-o", tmp_path / "list.json")[::2] == (
+        2,
+        "dovetail: --output needs the NAME of an instance or a data set\n",
+    )
 
 
 def test_library_describes_a_data_set(run, tmp_path):

@@ -5,8 +5,7 @@ from importlib import import_module
 import pytest
 
 from dovetail.cli.commands import commands
-from dovetail.cli.main import main
-from dovetail.cli.parser import parser
+from dovetail.cli.main import main, parser
 from dovetail.toolkit.commands import leaves
 
 ALL = list(leaves(commands()))

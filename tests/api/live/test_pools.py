@@ -11,7 +11,7 @@ from tests.api.live.services import served
 
 LAB = """
 from dovetail.executor.pools.simulated import SimulatedNode
-from dovetail.toolkit.inputs import instance_named
+from dovetail.toolkit.files import instance_named
 
 def pool(rest, directory, sample_s):
     assert sample_s == 0.5

@@ -6,7 +6,7 @@ import shlex
 from configparser import ConfigParser
 from pathlib import Path
 
-from dovetail.cli.parser import parser
+from dovetail.cli.main import parser
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.parser import parser
+from dovetail.cli.main import parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
@@ -749,7 +749,7 @@ def test_no_gsla_is_broken_in_the_shipped_week(run, tmp_path):
 
 def test_help_does_not_load_the_simulator():
     code = (
-        "import sys; from dovetail.cli.parser import parser; parser();"
+        "import sys; from dovetail.cli.main import parser; parser();"
         "print([m for m in sys.modules if 'numpy' in m or 'simulation' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

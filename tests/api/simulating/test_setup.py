@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.main import main
-from dovetail.cli.parser import parser
+from dovetail.cli.main import main, parser
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.simulating.facts import facts
 from dovetail.simulating.setup import request

@@ -1,7 +1,7 @@
 """Instances that commands read."""
 
 from dovetail.instances.files import write_instance
-from dovetail.toolkit.inputs import instance_named
+from dovetail.toolkit.files import instance_named
 from tests.data import small
 
 

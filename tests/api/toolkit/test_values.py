@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from dovetail.toolkit.values import duration, pair
+from dovetail.toolkit.commands import duration, pair
 
 
 @pytest.mark.parametrize(
