@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns
 from dovetail.formulations.rounds import Round
-from dovetail.instances.objectives import ObjectiveName, require_power, require_remaining
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.requirements import require_power, require_remaining
 
 LEAST_SENSITIVITY = 0.01
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.objectives import require_fields
+from dovetail.instances.requirements import require_fields
 from dovetail.instances.slowdowns.shares import share_code
 
 Data = dict[str, Any]

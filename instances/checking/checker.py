@@ -30,8 +30,9 @@ from dovetail.instances.checking.rules import (
 )
 from dovetail.instances.errors import ArgumentError, require_type
 from dovetail.instances.instance import Instance, Job, jobs_of
-from dovetail.instances.objectives import OBJECTIVES, ObjectiveName, require_fields
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
+from dovetail.instances.requirements import require_fields
 
 __all__ = ["CheckReport", "Origin", "Violation", "check", "violations_of_starts", "with_claims"]
 

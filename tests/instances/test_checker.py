@@ -13,8 +13,9 @@ from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.checking.rules import sensitivities
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.objectives import OBJECTIVES, ObjectiveName, require_fields
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
+from dovetail.instances.requirements import require_fields
 from tests.data import small
 from tests.oracle import TWO_STAGE, Optimum, optimum
 from tests.strategies import Shape, random_instance
