@@ -36,6 +36,7 @@ from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import _rows, records
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.live.http import faults, requests
 from dovetail.measuring import campaign, results, workloads
@@ -200,7 +201,7 @@ def profile_columns() -> str:
     for column in _rows.PROFILE_COLUMNS:
         field, _, name = column.path.partition(".")
         if field == "metrics":
-            rows.append(_row(instances.Metrics, name, FIELDS[instances.Metrics][name]))
+            rows.append(_row(Metrics, name, FIELDS[Metrics][name]))
         elif not name:
             rows.append(_row(kind, field, meanings[field]))
     rows.append("| `METRIC_variance` | number >= 0 | absent | Variance of a metric over time. |")
@@ -265,7 +266,8 @@ TABLES = {
 def formats_page() -> str:
     """Return the reference of both formats."""
     parts = [FORMATS.format(schemas="../../instances/schemas")]
-    for title, module, others in (("Instance", instances, (SlowdownEntry,)), ("Plan", plans, ())):
+    parts_of = (Metrics, SlowdownEntry)
+    for title, module, others in (("Instance", instances, parts_of), ("Plan", plans, ())):
         stamp = getattr(module, f"{title.upper()}_FORMAT")
         parts.append(f'## {title}: `"format": "{stamp}"`\n')
         records = [k for k in FIELDS if k.__module__ == module.__name__ or k in others]

@@ -9,6 +9,7 @@ from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import records
+from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.live.http import faults, requests
 from dovetail.measuring import campaign, results
@@ -90,7 +91,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "stages_s": "Time for which one iteration holds each resource in turn, s: storage and CPU, "
         "the GPU, the network (Muri's stages). The same resources in every workload.",
     },
-    instances.Metrics: {
+    Metrics: {
         "sm_active": "DCGM's SM activity.",
         "sm_occupancy": "DCGM's SM occupancy.",
         "dram_active": "DCGM's memory activity.",
