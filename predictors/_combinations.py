@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.slowdowns.entry import EntryKey
+from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, IntArray, Split
 
+_ROWS_AT_ONCE: Final = 100_000
+
 Members = tuple[tuple[str, int], ...]
 """Sorted workloads with their shares, the second part of an entry's key."""
-
-
-class PairAtShares(NamedTuple):
-    """A pair of workloads at shares on a GPU model (None: on every model)."""
-
-    pair: tuple[str, str]
-    shares: Split
-    gpu_model: str | None
-
-    @property
-    def key(self) -> EntryKey:
-        """The key of its entry."""
-        return self.gpu_model, members_of(self.pair, self.shares)
 
 
 def used(instance: Instance) -> dict[str, Workload]:
@@ -55,29 +43,39 @@ def gang_sizes(instance: Instance) -> dict[str, int]:
     return sizes
 
 
-def unknown_rows(
+def unknown_pairs(
     instance: Instance,
-    known: Mapping[str, object],
+    known: Iterable[str],
     gpu_models: Sequence[str | None],
     mixed: bool,
-) -> Iterator[PairAtShares]:
-    """Yield the pairs of known workloads, at every split, for which the instance has no entry."""
-    splits = wanted_splits(instance.cluster, mixed)
+) -> Iterator[Slowdowns]:
+    """Yield the pairs of known workloads, at every split, for which the instance has no entry.
+
+    They come in parts, numbered alike: the known workloads first. They have no figures yet.
+    """
+    names = tuple(dict.fromkeys((*known, *instance.slowdowns.names)))
+    models = tuple(model for model in gpu_models if model is not None)
+    given = instance.slowdowns.numbered(names)
+    splits = np.array(wanted_splits(instance.cluster, mixed))
+    pairs = _pairs(instance, known)
+    size = max(1, _ROWS_AT_ONCE // len(splits))
     for gpu_model in gpu_models:
-        settled = settled_keys(instance, gpu_model)
-        for pair in _pairs(instance, known):
-            for shares in splits:
-                mirror_of_earlier = pair[0] == pair[1] and shares[0] > shares[1]
-                if not mirror_of_earlier and members_of(pair, shares) not in settled:
-                    yield PairAtShares(pair, shares, gpu_model)
+        settled = given.members[_settled(instance, gpu_model)]
+        model = -1 if gpu_model is None else models.index(gpu_model)
+        for start in range(0, len(pairs), size):
+            workload = np.repeat(pairs[start : start + size], len(splits), axis=0)
+            share = np.tile(splits, (len(workload) // len(splits), 1))
+            part = Slowdowns.of_pairs(names, workload, models, share=share, model=model)
+            mirror_of_earlier = (workload[:, 0] == workload[:, 1]) & (share[:, 0] > share[:, 1])
+            yield part.select(~mirror_of_earlier & ~np.isin(part.members, settled))
 
 
-def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of workloads that two different jobs can make."""
+def _pairs(instance: Instance, known: Iterable[str]) -> IntArray:
+    """Return the numbers of the workloads, two each, that two different jobs can run."""
     jobs = jobs_of(instance)
-    for first, second in combinations_with_replacement(known, 2):
-        if first != second or jobs[first] > 1:
-            yield first, second
+    several = np.array([jobs[name] > 1 for name in known], dtype=np.bool_)
+    first, second = np.triu_indices(len(several))
+    return np.asarray(np.stack([first, second], axis=1)[(first != second) | several[first]])
 
 
 def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
@@ -90,15 +88,8 @@ def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
 
 def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
     """Return the combinations that need no entry: known for the GPU model, or for all."""
-    known = instance.slowdowns
-    present = {place.gpu.model for place in instance.places.values()}
-    wanted = present if gpu_model is None else {gpu_model}
-    code, rows, members = np.unique(known.members, return_index=True, return_inverse=True)
-    settled = np.ones(len(code), dtype=np.bool_)
-    for model in wanted:
-        settled &= _among(members, known.of_model(model), len(code))
-    settled |= _among(members, known.model == -1, len(code))
-    found = rows[settled]
+    known, wanted = instance.slowdowns, _wanted(instance, gpu_model)
+    found = _settled(instance, gpu_model)
     ends = zip(known.workload[found].tolist(), known.share[found].tolist(), strict=True)
     names = known.names
     keys = {members_of((names[a], names[b]), (x, y)) for (a, b), (x, y) in ends}
@@ -107,6 +98,24 @@ def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
         on, together = entry.key
         of_sets.setdefault(together, set()).add(on)
     return keys | {key for key, on in of_sets.items() if None in on or wanted <= on}
+
+
+def _settled(instance: Instance, gpu_model: str | None) -> IntArray:
+    """Return a row of each pair that needs no entry; see ``settled_keys``."""
+    known = instance.slowdowns
+    code, rows, members = np.unique(known.members, return_index=True, return_inverse=True)
+    settled = np.ones(len(code), dtype=np.bool_)
+    for model in _wanted(instance, gpu_model):
+        settled &= _among(members, known.of_model(model), len(code))
+    settled |= _among(members, known.model == -1, len(code))
+    return rows[settled]
+
+
+def _wanted(instance: Instance, gpu_model: str | None) -> set[str]:
+    """Return the GPU models that entries are needed for."""
+    if gpu_model is not None:
+        return {gpu_model}
+    return {place.gpu.model for place in instance.places.values()}
 
 
 def _among(members: IntArray, rows: BoolArray, count: int) -> BoolArray:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry, Source
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
+from dovetail.instances.slowdowns.gathering import COLUMNS, fits
 from dovetail.instances.slowdowns.isolated import isolated_entries
-from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, caps_of
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP
 from dovetail.predictors._combinations import (
-    PairAtShares,
     gang_sizes,
-    unknown_rows,
+    unknown_pairs,
     used,
     wanted_splits,
 )
@@ -29,7 +30,7 @@ from dovetail.predictors._set_entries import entries_behind, rounded_up, set_ent
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
-from dovetail.predictors.predictor import Prediction, Predictor, Split
+from dovetail.predictors.predictor import BoolArray, Prediction, Predictor, Split
 from dovetail.predictors.unmeasured import may_share
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {
@@ -110,21 +111,16 @@ def predict(
     model = _adapted(_chosen(predictor), instance, confidence)
     known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
     gpu_models = _gpu_models(instance, model)
-    rows = _limited(unknown_rows(instance, known, gpu_models, mixed))
-    carried = {} if previous is None else _carried(instance, previous)
-    new = {key: entry for row in rows if (entry := carried.get(key := row.key)) is not None}
-    left = [row for row in rows if row.key not in new]
-    if left:
-        _require_support(instance, model)
-    new |= _predicted(left, model, known, instance.cluster.sharing)
-    made = [new[row.key] for row in rows if row.key in new]
+    wanted = _wanted(instance, known, gpu_models, mixed)
+    earlier = Slowdowns.of(()) if previous is None else _unchanged(instance, previous)
+    made = _predicted(wanted, earlier, instance, model, known)
     by_law: list[SlowdownEntry] = []
     if sets and isinstance(model, KernelsPredictor) and instance.cluster.sharing == "mps":
         by_law = _limited(law_set_entries(instance, model, known, gpu_models))
-        made += [entry for entry in by_law if entry.pair]
-    isolated = isolated_entries(instance)
+        made = made.extended([entry for entry in by_law if entry.pair])
+    isolated = Slowdowns.of(isolated_entries(instance))
     filled = instance.replace(
-        slowdowns=instance.slowdowns.extended([*_allowed(instance, made), *isolated])
+        slowdowns=Slowdowns.joined([instance.slowdowns, _allowed(instance, made), isolated])
     )
     if behind := _limited(entries_behind(filled, gpu_models)):
         filled = filled.replace(slowdowns=filled.slowdowns.extended(behind))
@@ -188,11 +184,10 @@ def in_doubt(
         for gpu_model in _gpu_models(filled, model)
         if not isinstance(model, TrainedPredictor) or model.fit(gpu_model).bound is None
     ]
-    rows = _limited(unknown_rows(filled, known, gpu_models, mixed))
-    names = filled.slowdowns.names
-    ends = np.unique(filled.slowdowns.workload, axis=0).tolist()
-    known_pairs = {tuple(sorted((names[a], names[b]))) for a, b in ends}
-    pairs = dict.fromkeys(row.pair for row in rows if not promised.isdisjoint(row.pair))
+    wanted = _wanted(filled, known, gpu_models, mixed)
+    rows = _of(promised, wanted)
+    pairs = dict.fromkeys(_pairs(wanted.select(rows)))
+    known_pairs = {tuple(sorted(pair)) for pair in _pairs(filled.slowdowns)}
     return tuple(pair for pair in pairs if tuple(sorted(pair)) not in known_pairs)
 
 
@@ -227,41 +222,34 @@ def _promised(instance: Instance) -> frozenset[str]:
     return frozenset(job.workload for job in instance.jobs if job.gsla is not None)
 
 
-def _place(entry: SlowdownEntry) -> tuple[str | None, ...]:
-    """Return the GPU model and the workloads of an entry, whatever their shares."""
-    return entry.gpu_model, *sorted(entry.workloads)
+def _of(names: Collection[str], pairs: Slowdowns) -> BoolArray:
+    """Return the pairs of which a workload is among these."""
+    among = np.array([name in names for name in pairs.names], dtype=np.bool_)
+    return np.asarray(among[pairs.workload].any(axis=1))
 
 
-def _allowed(instance: Instance, made: Sequence[SlowdownEntry]) -> Iterator[SlowdownEntry]:
-    """Yield the entries of ``made`` at which pairs that never ran may share."""
-    promised = _promised(instance)
-    capped = [_all_capped(entry) for entry in made]
-    can_cap = _places_of_caps(instance.slowdowns)
-    can_cap |= {_place(entry) for entry, caps in zip(made, capped, strict=True) if caps}
-    none = (math.nan, math.nan)
+def _pairs(known: Slowdowns) -> list[tuple[str, str]]:
+    """Return the workloads of all pairs, each two once, in the order of the entries."""
+    ends, first = np.unique(known.workload, axis=0, return_index=True)
+    names = known.names
+    return [(names[a], names[b]) for a, b in ends[np.argsort(first)].tolist()]
+
+
+def _allowed(instance: Instance, made: Slowdowns) -> Slowdowns:
+    """Return the entries of ``made`` at which pairs that never ran may share."""
+    every = Slowdowns.joined([made, instance.slowdowns])
+    new = np.arange(len(every.row)) < len(made)
+    capped = ((every.share != NO_CAP) & (every.share != BEST_EFFORT)).all(axis=1)
+    ends = np.sort(every.workload.astype(np.int64), axis=1)
+    place = (every.model * np.int64(len(every.names)) + ends[:, 0]) * len(every.names) + ends[:, 1]
+    can_cap = np.isin(place, place[capped & (new | every.may_share)])
     allowed = may_share(
-        np.array([entry.upper or none for entry in made]).reshape(-1, 2),
-        np.array([not promised.isdisjoint(entry.workloads) for entry in made], dtype=np.bool_),
-        np.array(capped, dtype=np.bool_),
-        np.array([_place(entry) in can_cap for entry in made], dtype=np.bool_)
-        & instance.cluster.caps_first,
+        made.upper,
+        _of(_promised(instance), made),
+        capped[new],
+        can_cap[new] & instance.cluster.caps_first,
     )
-    for entry, may in zip(made, allowed.tolist(), strict=True):
-        if may or entry.source == "measured":
-            yield entry
-
-
-def _places_of_caps(known: Slowdowns) -> set[tuple[str | None, ...]]:
-    """Return the GPU models and workloads of pairs that may share, each with a cap."""
-    capped = (known.share != NO_CAP) & (known.share != BEST_EFFORT)
-    rows = known.may_share & capped.all(axis=1)
-    places = np.unique(np.column_stack([known.model, known.workload])[rows], axis=0).tolist()
-    models, names = (*known.models, None), known.names
-    return {(models[model], *sorted((names[a], names[b]))) for model, a, b in places}
-
-
-def _all_capped(entry: SlowdownEntry) -> bool:
-    return len(caps_of(entry.shares)) == len(entry.workloads)
+    return made.select(allowed | (made.source == SOURCES.index("measured")))
 
 
 def unanswered(
@@ -387,12 +375,28 @@ def _gpu_models(instance: Instance, predictor: Predictor) -> tuple[str | None, .
 def _limited(things: Iterable[_T]) -> list[_T]:
     found = list(islice(things, MOST_ENTRIES + 1))
     if len(found) > MOST_ENTRIES:
-        rule = f"must need at most {MOST_ENTRIES} predicted entries, got more"
-        raise InputError(f"{rule} (fewer workloads, shares or jobs on a GPU)", "slowdowns")
+        raise _too_many()
     return found
 
 
-def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownEntry]:
+def _too_many() -> InputError:
+    rule = f"must need at most {MOST_ENTRIES} predicted entries, got more"
+    return InputError(f"{rule} (fewer workloads, shares or jobs on a GPU)", "slowdowns")
+
+
+def _wanted(
+    instance: Instance, known: Collection[str], gpu_models: Sequence[str | None], mixed: bool
+) -> Slowdowns:
+    """Return the pairs to predict, without figures; see ``unknown_pairs``."""
+    found = [Slowdowns.of((), (*known,))]
+    for part in unknown_pairs(instance, known, gpu_models, mixed):
+        found.append(part)
+        if sum(map(len, found)) > MOST_ENTRIES:
+            raise _too_many()
+    return Slowdowns.joined(found)
+
+
+def _unchanged(instance: Instance, previous: Instance) -> Slowdowns:
     """Return the entries of an earlier round between workloads that have not changed."""
     sizes, earlier = gang_sizes(instance), gang_sizes(previous)
     same = {
@@ -401,58 +405,58 @@ def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownE
         if previous.workloads.get(name) == workload and sizes.get(name) == earlier.get(name)
     }
     if previous.cluster.sharing != instance.cluster.sharing:
-        return {}
-    return {key: e for key, e in previous.entries.items() if same.issuperset(e.workloads)}
+        return Slowdowns.of(())
+    return previous.slowdowns.among(same)
 
 
 def _predicted(
-    rows: Sequence[PairAtShares],
+    wanted: Slowdowns,
+    earlier: Slowdowns,
+    instance: Instance,
     model: Predictor,
     known: Mapping[str, Workload],
-    mode: SharingMode,
-) -> dict[EntryKey, SlowdownEntry]:
-    position = {name: k for k, name in enumerate(known)}
-    of_model: dict[str | None, list[PairAtShares]] = {}
-    for row in rows:
-        of_model.setdefault(row.gpu_model, []).append(row)
-    made: dict[EntryKey, SlowdownEntry] = {}
-    for gpu_model, same in of_model.items():
-        pairs = np.array([[position[name] for name in row.pair] for row in same], dtype=np.int64)
-        shares = np.array([row.shares for row in same], dtype=np.int64)
-        prediction = model.predict(known, pairs, shares, gpu_model, mode)
-        made |= _entries(same, prediction, getattr(model, "confidence", None), mode)
-    return made
+) -> Slowdowns:
+    """Return the wanted pairs with the figures of earlier entries, or else predicted ones."""
+    models = tuple(dict.fromkeys((*wanted.models, *earlier.models)))
+    earlier = earlier.numbered(tuple(dict.fromkeys((*wanted.names, *earlier.names))), models)
+    wanted = wanted.numbered(earlier.names, models)
+    carried = earlier.like(wanted)
+    made: dict[str, Any] = {name: np.array(getattr(wanted, name)) for name in COLUMNS}
+    have = carried >= 0
+    for name in COLUMNS:
+        if name != "row":
+            made[name][have] = getattr(earlier, name)[carried[have]]
+    if not have.all():
+        _require_support(instance, model)
+    mode = instance.cluster.sharing
+    for number in np.unique(wanted.model[~have]).tolist():
+        rows = np.flatnonzero((wanted.model == number) & ~have)
+        pairs, shares = (each[rows].astype(np.int64) for each in (wanted.workload, wanted.share))
+        gpu_model = None if number < 0 else models[number]
+        found = model.predict(known, pairs, shares, gpu_model, mode)
+        figures = _figures(found, getattr(model, "confidence", None))
+        for name, values in {**figures, "mode": MODES.index(mode)}.items():
+            made[name][rows] = values
+        both = figures["slowdown"] + figures.get("upper", 0.0)
+        have[rows] = ~np.isnan(both).any(axis=1)
+    predicted = Slowdowns(earlier.names, models, **made).select(have)
+    for row in np.flatnonzero(~fits({name: getattr(predicted, name) for name in COLUMNS})):
+        # Made as a record, what breaks a rule of entries is refused by that rule.
+        SlowdownEntry.model_validate(dict(predicted.at(int(row))))
+    return predicted
 
 
-def _source(prediction: Prediction, row: int) -> Source:
-    if prediction.measured is not None and prediction.measured[row]:
-        return "measured"
-    return "estimate" if prediction.estimate or prediction.upper is None else "model"
-
-
-def _entries(
-    rows: Sequence[PairAtShares],
-    prediction: Prediction,
-    confidence: float | None,
-    mode: SharingMode,
-) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
-    slowdown = rounded_up(prediction.slowdown)
-    upper = None if prediction.upper is None else rounded_up(prediction.upper)
-    known = ~np.isnan(slowdown if upper is None else slowdown + upper).any(axis=1)
-    power = None if prediction.power_w is None else prediction.power_w.tolist()
-    for k in np.flatnonzero(known).tolist():
-        row = rows[k]
-        yield (
-            row.key,
-            SlowdownEntry(
-                pair=row.pair,
-                share=tuple(share or None for share in row.shares) if any(row.shares) else None,
-                slowdown=tuple(slowdown[k].tolist()),
-                upper=None if upper is None else tuple(upper[k].tolist()),
-                power_w=None if power is None or np.isnan(power[k]) else round(power[k], 3),
-                gpu_model=row.gpu_model,
-                source=_source(prediction, k),
-                confidence=None if upper is None else confidence,
-                mode=mode,
-            ),
-        )
+def _figures(found: Prediction, confidence: float | None) -> dict[str, NDArray[Any]]:
+    """Return predictions as columns of entries."""
+    estimate = found.estimate or found.upper is None
+    source = np.full(len(found.slowdown), SOURCES.index("estimate" if estimate else "model"))
+    if found.measured is not None:
+        source[found.measured] = SOURCES.index("measured")
+    figures = {"slowdown": rounded_up(found.slowdown), "source": source}
+    if found.upper is not None:
+        figures["upper"] = rounded_up(found.upper)
+        if confidence is not None:
+            figures["confidence"] = np.full(len(source), confidence)
+    if found.power_w is not None:
+        figures["power_w"] = np.array([round(power_w, 3) for power_w in found.power_w.tolist()])
+    return figures

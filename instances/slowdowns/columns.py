@@ -411,16 +411,19 @@ class Slowdowns(Sequence[SlowdownEntry]):
         own = self._rows(members, [numbers.get(model, 0) for model, _ in pairs])
         return np.where(own >= 0, own, for_all)
 
+    def like(self, others: Slowdowns) -> Ints:
+        """Return the row here with the key of each row of others, -1 where there is none."""
+        names = tuple(dict.fromkeys((*self.names, *others.names)))
+        models = tuple(dict.fromkeys((*self.models, *others.models)))
+        keys, order = self.numbered(names, models)._sorted
+        return _found(keys, order, others.numbered(names, models).keys)
+
     def _rows(self, pairs: Sequence[Members], model: Sequence[int]) -> Ints:
         """Return the row of each pair for a GPU model, from 1, or for all: 0."""
         ends = [self.number.get(name, -1) * _SHARES + code for pair in pairs for name, code in pair]
         low, high = np.sort(np.array(ends, dtype=np.int64).reshape(-1, 2), axis=1).T
         asked = (low * (len(self.names) * _SHARES) + high) * (len(self.models) + 1) + model
-        keys, order = self._sorted
-        if not len(keys):
-            return np.full(len(asked), -1)
-        at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        return np.where(keys[at] == asked, order[at], -1)
+        return _found(*self._sorted, asked)
 
     # -- records and data ---------------------------------------------------------------------
 
@@ -531,6 +534,14 @@ class _KeyedValues(ValuesView[SlowdownEntry]):
 
     def __iter__(self) -> Iterator[SlowdownEntry]:
         return iter(self._mapping._known)
+
+
+def _found(keys: NDArray[np.int64], order: Ints, asked: NDArray[np.int64]) -> Ints:
+    """Return the row of each key by the sorted keys of all rows, -1 where there is none."""
+    if not len(keys):
+        return np.full(len(asked), -1)
+    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    return np.where(keys[at] == asked, order[at], -1)
 
 
 def _gathered(entries: Sequence[SlowdownEntry], names: Sequence[str]) -> Slowdowns:
