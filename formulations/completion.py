@@ -197,7 +197,7 @@ class Completion(JobValues):
         self._gpu_price = gpu_price
         self._joule_price = energy_price / _JOULES_PER_KWH
         self._forecast = queue or forecast(compiled, gpu_price)
-        self._base = sum(map(len, compiled.variants))
+        self._base = len(compiled.variants)
         jobs = compiled.jobs
         self._left = {m: jobs.remaining_s / compiled.speed[m] for m in compiled.models}
         self._hold = jobs.holds.astype(np.float64)
@@ -239,7 +239,7 @@ class Completion(JobValues):
         price = np.maximum(price, 0.0)  # interpolation may be off by rounding
         if self._joule_price:
             price += self._joule_price * self._added_energy(rows, job, end)
-        late = last > compiled.class_until[rows.gpu_class]
+        late = last > compiled.classes.until_s[rows.gpu_class]
         if job.shape[1] > 1:
             # A running job that ends after all others even unchanged does not count.
             counts = ~running | (self._due[job] <= self._last_s)
@@ -262,7 +262,7 @@ class Completion(JobValues):
             and type(self).value is Completion.value
             and type(self).may_share is Completion.may_share
             and not self._joule_price
-            and np.isinf(compiled.class_until).all()
+            and np.isinf(compiled.classes.until_s).all()
             and np.isnan(jobs.slowdown).all()
             and (jobs.workers == 1).all()
             and (jobs.holds <= 1).all()
@@ -300,8 +300,8 @@ class Completion(JobValues):
         own = self._power_w[job]
         held = np.array(
             [
-                _or_nan(resident_power(compiled, c.gpus[0])) if c.residents else 0.0
-                for c in compiled.classes
+                _or_nan(resident_power(compiled, gpus[0])) if there else 0.0
+                for gpus, there in zip(compiled.classes.gpus, compiled.classes.on, strict=True)
             ]
         )[rows.gpu_class]
         due = np.where(running, self._due[job], np.inf)
@@ -320,7 +320,7 @@ class Completion(JobValues):
         return self._latest[1]
 
     def _ends_of(self, rows: Rows, job: Ints) -> Floats:
-        model = self.round.class_model[rows.gpu_class]
+        model = self.round.classes.model[rows.gpu_class]
         if len(self.round.models) == 1:
             left = self._left[self.round.models[0]][job]
         else:
@@ -343,7 +343,7 @@ class Completion(JobValues):
         end = np.minimum(whole, first + rest * after)
         # A gang with GPUs of several classes is slowed by its co-runners one after the other.
         spread = ~running & (
-            (jobs.workers[job] > self.round.class_alike[rows.gpu_class][:, None])
+            (jobs.workers[job] > self.round.classes.alike[rows.gpu_class][:, None])
             | (rows.variant >= self._base)
         )
         # For a pair that already runs, the present slowdown is used.

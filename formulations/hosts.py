@@ -111,7 +111,7 @@ class RoundHosts:
     def class_node(self) -> Ints:
         """The tight node of each class of GPUs, -1 for none."""
         node_of = self._round.machines.node
-        nodes = [node_of[c.gpus[0]] for c in self._round.classes]
+        nodes = [node_of[gpus[0]] for gpus in self._round.classes.gpus]
         return np.array([n if self.tight[n] else -1 for n in nodes], dtype=np.int64)
 
     @cached_property

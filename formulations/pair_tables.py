@@ -15,7 +15,7 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.prices import Ends
-from dovetail.formulations.rounds import GpuClass, Round
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JctValues, JobValues
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, share_code
@@ -121,7 +121,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     model = compiled.models[0]
     one = values.gain(np.arange(len(compiled)), np.ones(len(compiled)), model)
     allowed, required = _allowed(compiled, known.shares)
-    held = sum(len(c.gpus) for c in compiled.classes if len(c.residents) > 1)
+    held = int(compiled.classes.size[compiled.classes.residents > 1].sum())
     return PairTables(
         shares=known.shares,
         mirror=_mirror(known.shares),
@@ -129,8 +129,8 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         bound=bound,
         row=row.reshape(-1).astype(np.int64),
         gsla=most_bound(jobs.gsla),
-        memory_mib=np.array([v.memory_mib for (v,) in compiled.variants]),
-        memory_limit_mib=room_mib(compiled.classes[0].memory_mib),
+        memory_mib=compiled.variants.memory_mib,
+        memory_limit_mib=room_mib(float(compiled.classes.memory_mib[0])),
         scale=values.weight if timed else np.abs(one),
         minimised=values.minimised,
         size=jobs.workers,
@@ -163,8 +163,9 @@ def _in_plain_pairs(compiled: Round, pairs_only: bool) -> bool:
         and compiled.interchangeable
         and compiled.slowdowns.most_on(compiled.models[0]) >= 2
         and (rules.gang_sharing == "whole" or not gangs)
-        and all(len(v) == 1 and v[0].slowdown_factor == 1 for v in compiled.variants)
-        and all(_alike(compiled, c) for c in compiled.classes)
+        and len(compiled.variants) == len(compiled)
+        and bool((compiled.variants.slowdown_factor == 1).all())
+        and _alike(compiled)
         and (
             pairs_only
             or compiled.slowdowns.most_on(compiled.models[0]) == 2
@@ -173,12 +174,13 @@ def _in_plain_pairs(compiled: Round, pairs_only: bool) -> bool:
     )
 
 
-def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
-    """Return whether the GPUs of a class hold no job, one job on all its GPUs, or a full pair."""
-    residents = gpu_class.residents
-    if len(residents) == 1:
-        return len(gpu_class.gpus) == int(compiled.jobs.workers[residents[0].variant.job])
-    return len(residents) <= 2
+def _alike(compiled: Round) -> bool:
+    """Return whether each class holds no job, one job on all the job's GPUs, or a full pair."""
+    classes = compiled.classes
+    one = classes.residents == 1
+    workers = compiled.jobs.workers[compiled.variants.job[classes.variant[one, :1]]]
+    whole = bool((workers == classes.size[one, None]).all())
+    return whole and bool((classes.residents <= 2).all())
 
 
 def _code(own: Ints, other: Ints) -> Ints:
@@ -200,11 +202,10 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
     starting = np.isin(own, [NO_CAP, *map(share_code, compiled.machines.rules.shares)])
     allowed = ~compiled.jobs.running[:, None] & starting[None, :]
     required = np.zeros(len(compiled), dtype=bool)
-    for gpu_class in compiled.classes:
-        if len(gpu_class.residents) == 1:
-            (resident,) = gpu_class.residents
-            job = resident.variant.job
-            required[job] = True
-            if gpu_class.open:
-                allowed[job] = own == share_code(resident.share)
+    classes = compiled.classes
+    for k in np.flatnonzero(classes.residents == 1).tolist():
+        (resident,) = classes.on[k]
+        required[resident.job] = True
+        if classes.open[k]:
+            allowed[resident.job] = own == resident.share
     return allowed, required

@@ -10,8 +10,8 @@ never name one.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, across
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.rules import Mode, modes, most_bound, room_mib, slowdown_alone
 from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
-from dovetail.instances.instance import Batch, Cluster, Instance, Workload
-from dovetail.instances.slowdowns.shares import share_code, share_total
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.shares import NO_CAP, percent, share_code, share_of, share_total
 
 
 class Machines:
@@ -114,59 +114,112 @@ class Machines:
         return [(room_mib(min(memory)), room_mib(max(memory))) for memory in held]
 
 
-class Variant(NamedTuple):
-    """A job at one sub-batch.
+@dataclass(frozen=True)
+class Variants(RowColumns):
+    """The variants of the jobs of a round as columns, a row each.
 
     Attributes
     ----------
-    job : int
+    job : (v,) int
         Index of the job in the round.
-    sub_batch : int or None
-        Samples per accumulation step; None if the workload has no batch model.
-    memory_mib : float
+    sub_batch : (v,) int
+        Samples per accumulation step; 0 if the workload has no batch model.
+    memory_mib : (v,) float
         Memory of one worker, including the per-process overhead.
-    slowdown_factor : float
+    slowdown_factor : (v,) float
         t(k) / t(0) of Castor's eq. 3: the factor on every slowdown of the job.
     """
 
-    job: int
-    sub_batch: int | None
-    memory_mib: float
-    slowdown_factor: float
+    job: Ints
+    sub_batch: Ints
+    memory_mib: Floats
+    slowdown_factor: Floats
+
+    def __len__(self) -> int:
+        return len(self.job)
 
 
 class Resident(NamedTuple):
-    """A running job on a GPU: its variant and its share there."""
+    """A job on a GPU, with its variant and the code of its share there."""
 
-    variant: Variant
-    share: AnyShare
+    job: int
+    variant: int
+    share: int
 
 
-class GpuClass(NamedTuple):
-    """GPUs that are interchangeable except for their location.
+class ResidentSets(NamedTuple):
+    """The distinct sets of running jobs on a GPU, the empty set first.
 
     Attributes
     ----------
-    model : str
-        The GPU model.
-    memory_mib : float
+    sets : sequence of tuple of Resident
+        The sets, each in the order of the round.
+    of : (G,) int
+        The set on each GPU.
+    """
+
+    sets: Sequence[tuple[Resident, ...]]
+    of: Ints
+
+    def column(self, of: Ints, figure: Callable[[Resident], int]) -> Ints:
+        """Return a figure of each resident of these sets, -1 beyond the last, (k, most)."""
+        number = np.array([len(residents) for residents in self.sets], dtype=np.int64)
+        table = np.full((len(number), int(number.max())), -1, dtype=np.int64)
+        there = np.arange(table.shape[1]) < number[:, None]
+        table[there] = [figure(resident) for residents in self.sets for resident in residents]
+        return table[of]
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The classes of GPUs that are interchangeable except for their location, as columns.
+
+    Attributes
+    ----------
+    gpus : sequence of tuple of int
+        The numbers of the GPUs of each, ascending.
+    model : (c,) int
+        The index of the GPU model.
+    memory_mib : (c,) float
         Memory that the jobs on one such GPU may use together (without the reserve).
-    residents : tuple of Resident
+    on : sequence of tuple of Resident
         The running jobs on each of these GPUs, in the order of the round.
-    gpus : tuple of int
-        The numbers of the GPUs, ascending.
-    open : bool
+    variant, share : (c, most) int
+        Their variants and the codes of their shares; -1 beyond the last.
+    open : (c,) bool
         Whether a job may start here (constraint 5 of the round problem).
-    until_s : float
+    until_s : (c,) float
         Seconds from now by which a job that starts here must have ended; inf for no limit.
     """
 
-    model: str
-    memory_mib: float
-    residents: tuple[Resident, ...]
-    gpus: tuple[int, ...]
-    open: bool
-    until_s: float = np.inf
+    gpus: Sequence[tuple[int, ...]]
+    model: Ints
+    memory_mib: Floats
+    on: Sequence[tuple[Resident, ...]]
+    variant: Ints
+    share: Ints
+    open: Bools
+    until_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @cached_property
+    def size(self) -> Ints:
+        """The number of GPUs of each class."""
+        return np.array([len(gpus) for gpus in self.gpus], dtype=np.int64)
+
+    @cached_property
+    def residents(self) -> Ints:
+        """The number of running jobs on each GPU of each class."""
+        return np.asarray((self.variant >= 0).sum(axis=1))
+
+    @cached_property
+    def alike(self) -> Ints:
+        """The number of GPUs equal to those of each class, on any node."""
+        columns = [self.model, self.memory_mib, self.until_s, *self.variant.T, *self.share.T]
+        of = _codes(*columns)
+        return np.bincount(of, self.size).astype(np.int64)[of]
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,63 +394,63 @@ class Round:
         return {k: modes(self.workloads[k], overhead) for k in set(self.jobs.workload.tolist())}
 
     @cached_property
-    def variants(self) -> tuple[tuple[Variant, ...], ...]:
-        """The variants of each job; for a running job, only the variant in which it runs."""
-        held = self.jobs.held
-        found = []
-        for k, workload in enumerate(self.jobs.workload.tolist()):
-            ways: Sequence[Mode] = self.modes[workload]
-            if k in held:
-                ways = _running_in(ways, self.workloads[workload].batch, held[k][2])
-            found.append(tuple(Variant(k, *mode) for mode in ways))
-        return tuple(found)
+    def variants(self) -> Variants:
+        """The variants of all jobs, job by job; of a running job only that in which it runs."""
+        jobs = self.jobs
+        modes = [self.modes.get(k, ()) for k in range(len(self.workloads))]
+        number = np.array([len(each) for each in modes], dtype=np.int64)
+        each = [mode for of_workload in modes for mode in of_workload]
+        first, count = (np.cumsum(number) - number)[jobs.workload], number[jobs.workload]
+        for k in np.flatnonzero(jobs.running & (count > 1)).tolist():
+            batch, held = self.workload(k).batch, jobs.held[k][2]
+            assert batch is not None
+            sizes = [mode.sub_batch for mode in self.modes[int(jobs.workload[k])]]
+            first[k] += sizes.index(batch.size if held is None else held)
+        count = np.where(jobs.running, 1, count)
+        job = np.repeat(np.arange(len(count)), count)
+        row = np.arange(len(job)) + np.repeat(first - (np.cumsum(count) - count), count)
+        return Variants(
+            job,
+            np.array([mode.sub_batch or 0 for mode in each], dtype=np.int64)[row],
+            np.array([mode.memory_mib for mode in each], dtype=np.float64)[row],
+            np.array([mode.slowdown_factor for mode in each], dtype=np.float64)[row],
+        )
 
     @cached_property
     def first_variant(self) -> Ints:
-        """The index of the first variant of each job among all variants, job by job, (n,)."""
-        sizes = np.array([len(variants) for variants in self.variants], dtype=np.int64)
-        return np.asarray(np.cumsum(sizes) - sizes)
+        """The index of the first variant of each job, and the number of all variants, (n + 1,)."""
+        return np.searchsorted(self.variants.job, np.arange(len(self) + 1))
+
+    def variants_of(self, job: int) -> range:
+        """Return the indices of the variants of a job."""
+        return range(int(self.first_variant[job]), int(self.first_variant[job + 1]))
 
     @cached_property
-    def variant_job(self) -> Ints:
-        """The job of all variants, job by job."""
-        return np.array([v.job for variants in self.variants for v in variants], dtype=np.int64)
-
-    @cached_property
-    def variant_factor(self) -> Floats:
-        """``slowdown_factor`` of all variants, job by job."""
-        return np.array([v.slowdown_factor for variants in self.variants for v in variants])
-
-    @cached_property
-    def resident_sets(self) -> tuple[Sequence[tuple[Resident, ...]], Ints]:
-        """The distinct sets of running jobs on a GPU, the empty set first, and each GPU's set."""
-        on: dict[int, list[tuple[int, AnyShare]]] = defaultdict(list)
+    def resident_sets(self) -> ResidentSets:
+        """The distinct sets of running jobs on a GPU, and the set on each."""
+        on: dict[int, list[Resident]] = defaultdict(list)
+        first = self.first_variant.tolist()
         for k, (gpus, shares, _) in self.jobs.held.items():
             for gpu, share in zip(gpus, shares, strict=True):
-                on[gpu].append((k, share))
-        number: dict[tuple[tuple[int, AnyShare], ...], int] = {(): 0}
+                on[gpu].append(Resident(k, first[k], share_code(share)))
+        number: dict[tuple[Resident, ...], int] = {(): 0}
         of = np.zeros(len(self.machines), dtype=np.int64)
         for gpu, held in on.items():
             of[gpu] = number.setdefault(tuple(held), len(number))
-        sets = [tuple([Resident(self.variants[k][0], share) for k, share in s]) for s in number]
-        return sets, of
+        return ResidentSets(tuple(number), of)
+
+    def residents(self, gpu: int) -> tuple[Resident, ...]:
+        """Return the running jobs on a GPU, in the order of the round."""
+        return self.resident_sets.sets[int(self.resident_sets.of[gpu])]
 
     @cached_property
-    def residents(self) -> Mapping[int, tuple[Resident, ...]]:
-        """The running jobs on each GPU that has some."""
-        sets, of = self.resident_sets
-        return {gpu: sets[of[gpu]] for gpu in np.flatnonzero(of).tolist()}
-
-    @cached_property
-    def classes(self) -> tuple[GpuClass, ...]:
+    def classes(self) -> Classes:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
-        machines, residents = self.machines, self.residents
+        machines, there = self.machines, self.resident_sets
         gpus = np.arange(len(machines)) if self.gpus is None else np.array(self.gpus, np.int64)
-        _, held = self.resident_sets
         until_s = np.full(len(machines), np.inf)
-        for gpu, moment_s in self.until_s.items():
-            until_s[gpu] = moment_s
-        columns: list[NDArray[Any]] = [held[gpus]]
+        until_s[list(self.until_s)] = list(self.until_s.values())
+        columns: list[NDArray[Any]] = [there.of[gpus]]
         if len(machines.gpu_types) > 1:
             columns.append(np.array(machines.gpu_type, np.int64)[gpus])
         if self.until_s:
@@ -405,59 +458,33 @@ class Round:
         if self.hosts:
             node = np.array(machines.node, np.int64)
             columns.append(np.where(self.hosts.tight[node], node, -1)[gpus])
-        alike = _alike(*columns)
-        members: list[tuple[int, ...]] = [tuple(gpus[run].tolist()) for run in alike]
-        closed = closed_gpus(self, [part[0] for part in members if part[0] in residents])
-        return tuple(
-            GpuClass(
-                *machines.gpu_types[machines.gpu_type[part[0]]],
-                residents.get(part[0], ()),
-                part,
-                part[0] not in residents or closed.isdisjoint(part),
-                float(until_s[part[0]]),
-            )
-            for part in members
+        members = [tuple(gpus[run].tolist()) for run in _alike(*columns)]
+        first = np.array([part[0] for part in members], dtype=np.int64)
+        of = there.of[first]
+        variant = there.column(of, lambda resident: resident.variant)
+        share = there.column(of, lambda resident: resident.share)
+        return Classes(
+            members,
+            np.array(machines.model, np.int64)[first],
+            np.array(machines.memory_mib, np.float64)[first],
+            [there.sets[k] for k in of.tolist()],
+            variant,
+            share,
+            ~_closed(self, first, variant, share),
+            until_s[first],
         )
 
     @cached_property
     def gpu_types(self) -> set[tuple[str, float]]:
         """The models and memories of the GPUs."""
-        return {(c.model, c.memory_mib) for c in self.classes}
+        of, memory = self.classes.model.tolist(), self.classes.memory_mib.tolist()
+        return {(self.models[model], memory) for model, memory in zip(of, memory, strict=True)}
 
     @cached_property
     def interchangeable(self) -> bool:
         """Whether all GPUs without residents are equal for a starting job."""
-        lent_s = {c.until_s for c in self.classes if not c.residents}
+        lent_s = set(self.classes.until_s[self.classes.residents == 0].tolist())
         return len(self.gpu_types) <= 1 and len(lent_s) <= 1 and self.hosts is None
-
-    @cached_property
-    def class_sizes(self) -> Ints:
-        """The number of GPUs of each class."""
-        return np.array([len(c.gpus) for c in self.classes], dtype=np.int64)
-
-    @cached_property
-    def class_alike(self) -> Ints:
-        """The number of GPUs equal to those of each class, on any node."""
-        alike = [(c.model, c.memory_mib, c.residents, c.until_s) for c in self.classes]
-        count: Counter[object] = Counter()
-        for key, gpus in zip(alike, self.class_sizes.tolist(), strict=True):
-            count[key] += gpus
-        return np.array([count[key] for key in alike], dtype=np.int64)
-
-    @cached_property
-    def class_residents(self) -> Ints:
-        """The number of running jobs on each GPU of each class."""
-        return np.array([len(c.residents) for c in self.classes], dtype=np.int64)
-
-    @cached_property
-    def class_model(self) -> Ints:
-        """The index of the GPU model of each class."""
-        return np.array([self.models.index(c.model) for c in self.classes], dtype=np.int64)
-
-    @cached_property
-    def class_until(self) -> Floats:
-        """``until_s`` of each class."""
-        return np.array([c.until_s for c in self.classes], dtype=np.float64)
 
     @cached_property
     def slowdown_now(self) -> Mapping[int, float]:
@@ -466,9 +493,10 @@ class Round:
         if not np.isnan(list(measured.values())).any():
             return measured
         of: dict[int, float] = defaultdict(float)
-        for gpu, residents in self.residents.items():
-            for resident, slowdown in zip(residents, resident_slowdowns(self, gpu), strict=True):
-                of[resident.variant.job] = max(of[resident.variant.job], slowdown)
+        for gpu in np.flatnonzero(self.resident_sets.of).tolist():
+            there = zip(self.residents(gpu), resident_slowdowns(self, gpu), strict=True)
+            for resident, slowdown in there:
+                of[resident.job] = max(of[resident.job], slowdown)
         return of
 
     def bound_now(self, job: int) -> float:
@@ -481,14 +509,18 @@ class Round:
         It keeps its share and its sub-batch. A share without a known throughput is assumed to cost
         nothing.
         """
-        factor = self.variant_factor.take(variant, mode="clip")
+        factor = self.variants.slowdown_factor.take(variant, mode="clip")
         return np.asarray(self.at_last[self.jobs.workload[job], share] * factor)
 
     @cached_property
     def least_alone(self) -> Floats:
         """The least slowdown of each job alone at any share, (n,)."""
-        slowdown_factor = [min(v.slowdown_factor for v in variants) for variants in self.variants]
-        return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * slowdown_factor)
+        return np.asarray(self.at_last.min(axis=1)[self.jobs.workload] * self.least_factor)
+
+    @cached_property
+    def least_factor(self) -> Floats:
+        """The least ``slowdown_factor`` of each job, (n,)."""
+        return np.minimum.reduceat(self.variants.slowdown_factor, self.first_variant[:-1])
 
     @property
     def at_last(self) -> Floats:
@@ -499,16 +531,17 @@ class Round:
         return self.slowdowns.at_last
 
     @cached_property
-    def shares_alone(self) -> tuple[AnyShare, ...]:
-        """The shares at which a job may start alone on a GPU."""
+    def shares_alone(self) -> tuple[int, ...]:
+        """The codes of the shares at which a job may start alone on a GPU."""
         rules = self.machines.rules
         caps = rules.shares if rules.start_capped else ()
-        return (None, *(share for share in caps if share_total([share]) <= rules.share_sum))
+        within = [share_code(share) for share in caps if share_total([share]) <= rules.share_sum]
+        return (NO_CAP, *within)
 
-    def alone(self, variant: Variant, share: AnyShare) -> float | None:
+    def alone(self, variant: int, share: int) -> float | None:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
-        alone = slowdown_alone(self.workload(variant.job), share)
-        return None if alone is None else alone * variant.slowdown_factor
+        alone = slowdown_alone(self.workload(int(self.variants.job[variant])), share_of(share))
+        return None if alone is None else alone * float(self.variants.slowdown_factor[variant])
 
 
 def resident_slowdowns(compiled: Round, gpu: int) -> tuple[float, ...]:
@@ -518,11 +551,13 @@ def resident_slowdowns(compiled: Round, gpu: int) -> tuple[float, ...]:
     known combination are treated as if each were alone; the checker warns about them, and no
     job may join them.
     """
-    measured = tuple(float(compiled.jobs.slowdown[r.variant.job]) for r in compiled.residents[gpu])
+    there = compiled.residents(gpu)
+    measured = tuple([float(compiled.jobs.slowdown[r.job]) for r in there])
     if not np.isnan(measured).any():
         return measured
     known = _known_together(compiled, gpu)
-    return _on_host(compiled, gpu, known.slowdown if known else _each_alone(compiled, gpu))
+    slowdown = known.slowdown if known else tuple(_each_alone(compiled, gpu))
+    return _on_host(compiled, gpu, slowdown)
 
 
 def resident_power(compiled: Round, gpu: int) -> float | None:
@@ -530,11 +565,11 @@ def resident_power(compiled: Round, gpu: int) -> float | None:
 
     If the power of its jobs together is unknown, it is the sum of their powers alone.
     """
-    residents = compiled.residents[gpu]
+    residents = compiled.residents(gpu)
     known = _known_together(compiled, gpu) if len(residents) > 1 else None
     if known is not None and not math.isnan(known.power_w):
         return known.power_w
-    alone = [compiled.workload(resident.variant.job).power_w for resident in residents]
+    alone = [compiled.workload(resident.job).power_w for resident in residents]
     return None if None in alone else math.fsum(filter(None, alone))
 
 
@@ -544,126 +579,116 @@ def measured_slowdowns(compiled: Round) -> tuple[Floats, Floats]:
     Both come from the measured slowdowns of running jobs, at their sub-batch; empty arrays if
     there are none.
     """
-    jobs = compiled.jobs
+    jobs, classes = compiled.jobs, compiled.classes
     if np.isnan(jobs.slowdown).all():
         return np.empty(0), np.empty(0)
-    least, factor = np.zeros(len(compiled)), np.ones(len(compiled))
-    known: dict[int, float] = defaultdict(float)
-    for gpu_class in compiled.classes:
-        for resident, slowdown in _expected(compiled, gpu_class):
-            known[resident.variant.job] = max(known[resident.variant.job], slowdown)
-    for job in jobs.held:
-        if jobs.holds[job] > jobs.workers[job]:
-            least[job] = jobs.slowdown[job] / compiled.variants[job][0].slowdown_factor
-        elif job in known:
-            factor[job] = max(1.0, float(jobs.slowdown[job]) / known[job])
-    return least, factor
+    factor, known = compiled.variants.slowdown_factor, np.zeros(len(compiled))
+    one = classes.residents == 1
+    variant, share = classes.variant[one, 0], classes.share[one, 0]
+    alone = factor[variant]
+    for k in np.flatnonzero(share != NO_CAP).tolist():
+        alone[k] = compiled.alone(int(variant[k]), int(share[k])) or 0.0
+    np.maximum.at(known, compiled.variants.job[variant], alone)
+    for k in np.flatnonzero(classes.residents > 1).tolist():
+        if together := _known_together(compiled, classes.gpus[k][0]):
+            for resident, slowdown in zip(classes.on[k], together.slowdown, strict=True):
+                known[resident.job] = max(known[resident.job], slowdown)
+    outside = jobs.running & (jobs.holds > jobs.workers)
+    least = np.where(outside, jobs.slowdown / factor[compiled.first_variant[:-1]], 0.0)
+    of_known = np.divide(jobs.slowdown, known, out=np.ones(len(known)), where=known > 0)
+    return least, np.where(jobs.running & ~outside, np.fmax(1.0, of_known), 1.0)
 
 
-def _expected(compiled: Round, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
-    """Yield the residents of a class that have a known slowdown, with it."""
-    residents = gpu_class.residents
-    if len(residents) == 1:
-        alone = compiled.alone(residents[0].variant, residents[0].share)
-        if alone is not None:
-            yield residents[0], alone
-    elif residents and (known := _known_together(compiled, gpu_class.gpus[0])):
-        yield from zip(residents, known.slowdown, strict=True)
-
-
-def _each_alone(compiled: Round, gpu: int) -> tuple[float, ...]:
-    found = []
-    for resident in compiled.residents[gpu]:
-        alone = compiled.alone(resident.variant, resident.share)
-        found.append(resident.variant.slowdown_factor if alone is None else alone)
-    return tuple(found)
+def _each_alone(compiled: Round, gpu: int) -> list[float]:
+    """Return the slowdown of each resident as if it were alone; 1 if that is unknown."""
+    variant = [resident.variant for resident in compiled.residents(gpu)]
+    share = [resident.share for resident in compiled.residents(gpu)]
+    job = compiled.variants.job[variant]
+    found: list[float] = compiled.slowdowns_alone(job, np.array(variant), np.array(share)).tolist()
+    return found
 
 
 def _known_together(compiled: Round, gpu: int) -> Sharing | None:
     """Return the residents' combination, with values multiplied by their sub-batch factors."""
-    residents = compiled.residents[gpu]
-    members = [(int(compiled.jobs.workload[r.variant.job]), share_code(r.share)) for r in residents]
+    residents = compiled.residents(gpu)
+    members = [(int(compiled.jobs.workload[r.job]), r.share) for r in residents]
     known = compiled.slowdowns.find(compiled.models[compiled.machines.model[gpu]], members)
-    return known.times([r.variant.slowdown_factor for r in residents]) if known else None
-
-
-def _bounds(compiled: Round, gpu: int) -> tuple[float, ...] | None:
-    """Return the bound that each resident's gSLA is checked against, or None if unknown."""
-    residents = compiled.residents[gpu]
-    if len(residents) == 1:
-        return _on_host(compiled, gpu, _each_alone(compiled, gpu))
-    known = _known_together(compiled, gpu)
-    latency = [bool(compiled.jobs.latency[r.variant.job]) for r in residents]
-    return _on_host(compiled, gpu, known.bounds(latency)) if known else None
+    factor = compiled.variants.slowdown_factor[[r.variant for r in residents]].tolist()
+    return known.times(factor) if known else None
 
 
 def _on_host(compiled: Round, gpu: int, figures: Sequence[float]) -> tuple[float, ...]:
     """Return figures of a GPU's residents times the slowdown by the host's load."""
     if compiled.hosts is None:
         return tuple(figures)
-    of_job = compiled.hosts.slowdown[compiled.machines.node[gpu]]
-    residents = compiled.residents[gpu]
-    return tuple(
-        figure * float(of_job[resident.variant.job])
-        for resident, figure in zip(residents, figures, strict=True)
-    )
+    job = [resident.job for resident in compiled.residents(gpu)]
+    of_job = compiled.hosts.slowdown[compiled.machines.node[gpu], job].tolist()
+    return tuple([figure * more for figure, more in zip(figures, of_job, strict=True)])
 
 
 def bound_now(compiled: Round, job: int) -> float:
     """Return the bound that a running job's gSLA is checked against, infinity if unknown."""
-    largest = 0.0
-    for gpu in compiled.jobs.held[job][0]:
-        bounds = _bounds(compiled, gpu)
-        if bounds is None:
-            return np.inf
-        place = [r.variant.job for r in compiled.residents[gpu]].index(job)
-        largest = max(largest, bounds[place])
-    return largest
+    first = np.array(compiled.jobs.held[job][0])
+    there = compiled.resident_sets
+    of = there.of[first]
+    variant = there.column(of, lambda resident: resident.variant)
+    share = there.column(of, lambda resident: resident.share)
+    bound, known = _bounds(compiled, first, variant, share)
+    own = variant == compiled.first_variant[job]
+    return float(bound[own].max()) if known.all() else np.inf
 
 
-def closed_gpus(compiled: Round, held: Iterable[int]) -> set[int]:
-    """Return the GPUs that no job may join: a rule is already broken, or a job over its gSLA.
+def _bounds(compiled: Round, gpu: Ints, variant: Ints, share: Ints) -> tuple[Floats, Bools]:
+    """Return the bound that the gSLA of each resident is checked against, and if it is known.
 
-    ``held`` has one GPU of each class with residents.
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    gpu : (k,) int
+        GPUs with residents, or without.
+    variant, share : (k, most) int
+        Their residents as in ``Classes``. Those that no entry allows to share are treated as alone.
     """
-    closed: set[int] = set()
-    over: set[int] = set()
-    most = most_bound(compiled.jobs.gsla).tolist()
-    for gpu in held:
-        bounds = _bounds(compiled, gpu)
-        if bounds is None or _overfull(compiled, gpu):
-            closed.add(gpu)
-        # Jobs that no entry allows to share are treated as alone, on all GPUs of their gangs.
-        each = _on_host(compiled, gpu, _each_alone(compiled, gpu)) if bounds is None else bounds
-        for resident, bound in zip(compiled.residents[gpu], each, strict=True):
-            if bound > most[resident.variant.job]:
-                over.add(resident.variant.job)
-    return closed.union(gpu for k in over for gpu in compiled.jobs.held[k][0])
+    job = compiled.variants.job[variant]
+    bound = compiled.slowdowns_alone(job, variant, share)
+    known = np.ones(len(gpu), dtype=bool)
+    latency = compiled.jobs.latency
+    for k in np.flatnonzero((variant >= 0).sum(axis=1) > 1).tolist():
+        together = _known_together(compiled, int(gpu[k]))
+        known[k] = together is not None
+        if together:
+            held = together.bounds(latency[job[k]].tolist()[: len(together.slowdown)])
+            bound[k, : len(held)] = held
+    if compiled.hosts is not None:
+        node = np.array(compiled.machines.node)[gpu]
+        bound = bound * compiled.hosts.slowdown[node[:, None], job]
+    return bound, known
 
 
-def _overfull(compiled: Round, gpu: int) -> bool:
-    residents = compiled.residents[gpu]
-    memory = sum(r.variant.memory_mib for r in residents)
-    return (
-        memory > compiled.machines.gpu_room_mib[gpu]
-        or share_total(r.share for r in residents) > compiled.machines.rules.share_sum
-    )
+def _closed(compiled: Round, gpu: Ints, variant: Ints, share: Ints) -> Bools:
+    """Return which GPUs no job may join: a rule is already broken, or a job is over its gSLA.
 
-
-def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None) -> Sequence[Mode]:
-    """Return the mode in which a running job runs."""
-    if batch is None:
-        return ways
-    held = batch.size if sub_batch is None else sub_batch
-    return [mode for mode in ways if mode.sub_batch == held]
+    A job over its gSLA on one of its GPUs closes all of them. For the arguments see ``_bounds``;
+    there is one GPU of each class.
+    """
+    there = variant >= 0
+    if not there.any():
+        return np.zeros(len(gpu), dtype=bool)
+    bound, known = _bounds(compiled, gpu, variant, share)
+    job = compiled.variants.job[variant]
+    over = np.zeros(len(compiled), dtype=bool)
+    over[job[there & (bound > most_bound(compiled.jobs.gsla)[job])]] = True
+    memory = across(np.add, np.where(there, compiled.variants.memory_mib[variant], 0.0))
+    shares = percent(np.where(there, share, NO_CAP)).sum(axis=1)
+    full = memory > np.array(compiled.machines.gpu_room_mib)[gpu]
+    full |= shares > compiled.machines.rules.share_sum
+    return np.asarray(~known | (full & there[:, 0]) | (over[job] & there).any(axis=1))
 
 
 def _alike(*columns: NDArray[Any]) -> list[Ints]:
     """Return the sets of positions at which all columns agree, in the order of their first."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, of = np.unique(column, return_inverse=True)
-        code = code * len(values) + of
+    code = _codes(*columns)
     _, first, of, count = np.unique(
         code, return_index=True, return_inverse=True, return_counts=True
     )
@@ -672,3 +697,12 @@ def _alike(*columns: NDArray[Any]) -> list[Ints]:
     rank[by_first] = np.arange(len(by_first))
     positions = np.argsort(rank[of], kind="stable")
     return np.split(positions, np.cumsum(count[by_first])[:-1]) if len(positions) else []
+
+
+def _codes(*columns: NDArray[Any]) -> Ints:
+    """Return a number for each row of the columns, equal exactly if all columns are."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, of = np.unique(column, return_inverse=True)
+        code = code * len(values) + of
+    return code

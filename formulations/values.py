@@ -197,7 +197,7 @@ class JobValues:
         job : (n, size) int
             The jobs of the groups.
         """
-        model = self.round.class_model[rows.gpu_class]
+        model = self.round.classes.model[rows.gpu_class]
         gain = np.empty(job.shape)
         for index, name in enumerate(self.round.models):
             here = model == index
@@ -279,7 +279,7 @@ class JctValues(JobValues):
 
     def may_share(self, rows: Rows, job: Ints) -> Bools:
         """Return which pairs end earlier on average."""
-        jobs, alone = self.round.jobs, self.round.variant_factor[rows.variant]
+        jobs, alone = self.round.jobs, self.round.variants.slowdown_factor[rows.variant]
         return shortens_mean_completion(
             rows.slowdown, alone, jobs.remaining_s[job], jobs.running[job]
         )

@@ -159,8 +159,8 @@ class _GpuOccupancy:
         self._number = np.zeros(seats, dtype=np.int64)
         self._taken = np.full(seats, -1)
         self._of_gang: dict[int, set[int]] = defaultdict(set)
-        held = compiled.class_residents
-        self._number[: len(held)] = np.where(held > 0, 0, compiled.class_sizes)
+        held = compiled.classes.residents
+        self._number[: len(held)] = np.where(held > 0, 0, compiled.classes.size)
         for group, number in enumerate(idle_counts(groups).tolist()):
             if number and held[groups.gpu_class[group]]:
                 self._sit(group, number)
@@ -320,13 +320,13 @@ class _GpuPick:
         If gangs share whole, all empty GPUs or all GPUs of one partner.
         """
         found: dict[tuple[object, ...], dict[int, _Offer]] = defaultdict(dict)
-        classes = self._round.classes
+        model = self._round.classes.model.tolist()
         alone, one = self._rule == "alone", self._round.jobs.workers[job] == 1
         plain = one and self._rule != "random" and self._round.hosts is None
         offers = self._seats.best if plain else self._seats.offers
         for offer in offers(job, alone):
             variant, gpu_class = self._seats.mode(offer)
-            key = (variant, classes[gpu_class].model, offer.others if self._whole else None)
+            key = (variant, model[gpu_class], offer.others if self._whole else None)
             known = found[key].get(offer.seat)
             if known is None or known.gain + known.change < offer.gain + offer.change:
                 found[key][offer.seat] = offer

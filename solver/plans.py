@@ -84,7 +84,7 @@ def _assignment(
     gpus = _in_order_of_ranks(job, seats)
     held = [seats[gpu] for gpu in gpus]
     shares = tuple([share_of(seat.share) for seat in held])
-    sub_batch = groups.variants[held[0].variant].sub_batch
+    sub_batch = int(groups.variants.sub_batch[held[0].variant]) or None
     return Assignment(
         job=job.id,
         gpus=gpus,

@@ -35,7 +35,7 @@ def assigned(
     every time; others are packed by ``place``.
     """
     groups = choice.groups
-    if before is not None and before.residents:
+    if before is not None and before.jobs.running.any():
         groups, counts, _ = groups.chosen(choice.counts)
         placed, exchanged = fewest_moves(groups, counts, before, _kinds(choice))
         return assignments(groups, placed, exchanged, before), False

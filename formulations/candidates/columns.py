@@ -213,7 +213,7 @@ class _Master:
         from scipy.optimize import linprog
 
         compiled = self.groups.round
-        classes, held = len(compiled.classes), compiled.class_residents > 0
+        classes, held = len(compiled.classes), compiled.classes.residents > 0
         rows, right = self.uses, self._right()
         equal = np.flatnonzero(held)
         most = np.append(np.flatnonzero(~held), classes + np.flatnonzero(self._copies() > 0))
@@ -258,7 +258,7 @@ class _Master:
 
     def _right(self) -> Floats:
         """Return how many GPUs of each class and jobs of each kind there are."""
-        return np.append(self.groups.round.class_sizes, self._copies()).astype(np.float64)
+        return np.append(self.groups.round.classes.size, self._copies()).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +300,7 @@ class _PricedRows:
         able = np.flatnonzero(bound <= rules.accepted[variant])
         run, variant, slowdown = run[able], variant[able], slowdown[able]
         job, gain = rules.job[variant], np.empty(len(able))
-        model = rules.round.class_model[candidates.gpu_class[candidate[run]]]
+        model = rules.round.classes.model[candidates.gpu_class[candidate[run]]]
         for index, name in enumerate(rules.round.models):
             here = np.flatnonzero(model == index)
             gain[here] = rules.values.gain(job[here], slowdown[here], name)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, packed, products, ways
 from dovetail.formulations.budget import require_room
-from dovetail.formulations.rounds import Round, Variant, resident_slowdowns
+from dovetail.formulations.rounds import Round, Variants, resident_slowdowns
 from dovetail.formulations.values import JobValues
 
 _APART_BYTES = 200
@@ -156,7 +156,7 @@ class Groups:
         Gain of the job there under the objective; a gang counts its smallest gain over its GPUs.
     value : (n,) float
         Additional value of each GPU with the group.
-    variants : tuple of Variant
+    variants : Variants
         The variants that ``variant`` indexes.
     kinds : Kinds
         The jobs that each job in ``job`` represents; a group with several jobs of a kind names the
@@ -178,7 +178,7 @@ class Groups:
     power_w: Floats
     gain: Floats
     value: Floats
-    variants: tuple[Variant, ...]
+    variants: Variants
     kinds: Kinds
     complete: bool = True
     ceiling: Ceiling | None = None
@@ -204,7 +204,7 @@ class Groups:
     @property
     def model(self) -> Ints:
         """The index of the GPU model that each member would be on, (m,)."""
-        return np.asarray(self.round.class_model[self.gpu_class[self.group_of_member]])
+        return np.asarray(self.round.classes.model[self.gpu_class[self.group_of_member]])
 
     @property
     def times(self) -> Ints:
@@ -216,7 +216,7 @@ class Groups:
     @property
     def most(self) -> Ints:
         """The maximum number of times that each group can be taken, (n,)."""
-        most = self.round.class_sizes[self.gpu_class]
+        most = self.round.classes.size[self.gpu_class]
         jobs = np.maximum(self.round.jobs.workers, self.kinds.copies)[self.job]
         np.minimum.at(most, self.group_of_member, jobs // self.times)
         return np.asarray(most)
@@ -361,8 +361,8 @@ class Groups:
 def idle_counts(groups: Groups) -> Ints:
     """Return the choice in which running jobs stay and no job starts, (n,)."""
     compiled = groups.round
-    untouched = compiled.class_residents[groups.gpu_class] == groups.sizes
-    return np.where(untouched, compiled.class_sizes[groups.gpu_class], 0)
+    untouched = compiled.classes.residents[groups.gpu_class] == groups.sizes
+    return np.where(untouched, compiled.classes.size[groups.gpu_class], 0)
 
 
 @dataclass(frozen=True)
@@ -479,37 +479,33 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
 
     Running jobs keep their slowdowns, which may differ from those of all other jobs.
     """
-    slowdown_factor = np.array(
-        [min(v.slowdown_factor for v in variants) for variants in compiled.variants]
-    )
     alone = np.array(
         [
             min(
                 slowdown
-                for variant in variants
+                for variant in compiled.variants_of(job)
                 for share in compiled.shares_alone
                 if (slowdown := compiled.alone(variant, share)) is not None
             )
-            for variants in compiled.variants
+            for job in range(len(compiled))
         ]
     )
-    for gpu_class in compiled.classes:
-        if gpu_class.residents:
-            kept = resident_slowdowns(compiled, gpu_class.gpus[0])
-            for resident, slowdown in zip(gpu_class.residents, kept, strict=True):
-                job = resident.variant.job
-                alone[job] = min(alone[job], slowdown)
+    classes = compiled.classes
+    for k in np.flatnonzero(classes.residents).tolist():
+        kept = resident_slowdowns(compiled, classes.gpus[k][0])
+        for resident, slowdown in zip(classes.on[k], kept, strict=True):
+            alone[resident.job] = min(alone[resident.job], slowdown)
     found = {}
     for model in compiled.models:
         least = compiled.slowdowns.least_slowdowns(model)[compiled.jobs.workload]
-        found[model] = least * slowdown_factor[:, None]
+        found[model] = least * compiled.least_factor[:, None]
         found[model][:, 0] = np.minimum(found[model][:, 0], alone)
     return found
 
 
 def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
     jobs = compiled.jobs
-    gpus, running = int(compiled.class_sizes.sum()), jobs.running[job]
+    gpus, running = int(compiled.classes.size.sum()), jobs.running[job]
     workers = jobs.workers[job].astype(np.float64)
     share = workers[:, None] / np.arange(1, best.shape[1] + 1)
 
@@ -533,7 +529,7 @@ def _least_power(groups: Groups) -> float:
     compiled = groups.round
     least = np.full(len(compiled.classes), np.inf)
     np.minimum.at(least, groups.gpu_class, groups.power_w)
-    held = np.where(compiled.class_residents > 0, compiled.class_sizes, 0)
+    held = np.where(compiled.classes.residents > 0, compiled.classes.size, 0)
     if held.any():
         return float((least[held > 0] * held[held > 0]).sum())
     return float(least.min(initial=np.inf))

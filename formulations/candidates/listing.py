@@ -48,7 +48,6 @@ from dovetail.formulations.rounds import (
 from dovetail.formulations.slowdowns import Colocations, Member
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.slowdowns.shares import share_code, share_of
 
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
 """Work to examine GPUs with the same workloads on them, and to list a row."""
@@ -177,9 +176,8 @@ class _Lister(RowRules):
         else:
             parts += map(self._together, left)
         if at_paces and self.round.machines.rules.gang_sharing == "partial":
-            parts, variants = paced(self.round, self.values, parts, self.variants)
-            self.variants = tuple(variants)
-            self.job = np.array([v.job for v in variants], dtype=np.int64)
+            parts, self.variants = paced(self.round, self.values, parts, self.variants)
+            self.job = self.variants.job
         return self._flattened(parts)
 
     @property
@@ -204,19 +202,19 @@ class _Lister(RowRules):
 
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
         """Return the groups of these pairs; jobs have one variant each."""
-        place = {c.residents: k for k, c in enumerate(self.round.classes)}
+        place = {there: k for k, there in enumerate(self.round.classes.on)}
         classes, jobs, held_shares = [], [], []
         for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
             order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
             job, share = order[0]
-            resident = Resident(self.variants[job], share_of(share))
+            resident = Resident(job, job, share)
             classes.append(place[() if self.pending[job] else (resident,)])
             jobs.append([job for job, _ in order])
             held_shares.append([share for _, share in order])
         if not classes:
             return self._flattened(self._least())
         of_job = np.array(jobs, dtype=np.int64)
-        pairs_known = self.round.slowdowns.pairs(self.round.classes[classes[0]].model)
+        pairs_known = self.round.slowdowns.pairs(self._model[classes[0]])
         candidates = self._joining(
             np.array(classes, dtype=np.int64),
             of_job,
@@ -228,14 +226,13 @@ class _Lister(RowRules):
 
     def _least(self) -> Iterator[Rows]:
         """Yield the groups of single jobs, and of running jobs without newcomers."""
-        by_size: dict[int, list[int]] = defaultdict(list)
-        for index, gpu_class in enumerate(self.round.classes):
-            by_size[len(gpu_class.residents)].append(index)
-        for size, classes in sorted(by_size.items()):
+        residents = self.round.classes.residents
+        for size in np.unique(residents).tolist():
+            classes = np.flatnonzero(residents == size)
             if size:
-                yield self._undominated(self._untouched(classes))
+                yield self._undominated(self._untouched(classes, size))
             else:
-                yield from (self._undominated(self._alone(index)) for index in classes)
+                yield from (self._undominated(self._alone(index)) for index in classes.tolist())
 
     def _pool(self) -> tuple[Ints, Ints, Ints]:
         """Return all variants followed by the pending ones by workload, their starts and counts.
@@ -257,13 +254,10 @@ class _Lister(RowRules):
         jobs = self.round.jobs
         waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
         alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
-        for index, gpu_class in enumerate(self.round.classes):
-            if gpu_class.open:
-                members = tuple(
-                    (int(jobs.workload[r.variant.job]), share_code(r.share))
-                    for r in gpu_class.residents
-                )
-                alike[gpu_class.model, members].append(index)
+        workload, there = jobs.workload.tolist(), self.round.classes.on
+        for index in np.flatnonzero(self.round.classes.open).tolist():
+            members = tuple([(workload[each.job], each.share) for each in there[index]])
+            alike[self._model[index], members].append(index)
         ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
         # Empty GPUs first: if time runs out, joins of running jobs are left out.
         kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
@@ -285,7 +279,7 @@ class _Lister(RowRules):
         by_size: dict[int, list[CandidateRows]] = defaultdict(list)
         for (size, number), parts in ways.items():
             of, known = _Joins.joined(parts)
-            by_size[size].append(self._joining(of, self._residents[of, :number], known))
+            by_size[size].append(self._joining(of, self.round.classes.variant[of, :number], known))
         found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(candidates) for candidates in found]
 
@@ -317,27 +311,22 @@ class _Lister(RowRules):
         return self.candidate_rows(classes, first, count, known, held)
 
     @cached_property
-    def _residents(self) -> Ints:
-        """The variants of the residents of each class, one row per class; the rest is filled up."""
-        classes, most = self.round.classes, int(self.round.class_residents.max(initial=0))
-        jobs = np.zeros((len(classes), most), dtype=np.int64)
-        for k in np.flatnonzero(self.round.class_residents).tolist():
-            held = classes[k].residents
-            jobs[k, : len(held)] = [resident.variant.job for resident in held]
-        return self.first_of_job[jobs]  # a running job has one variant
+    def _model(self) -> Sequence[str]:
+        """The GPU model of each class."""
+        return [self.round.models[k] for k in self.round.classes.model.tolist()]
 
-    def _untouched(self, classes: Sequence[int]) -> Rows:
-        """Return for each class the group of its residents without a newcomer."""
-        held = [self.round.classes[k] for k in classes]
-        residents = self._residents[classes, : len(held[0].residents)]
+    def _untouched(self, classes: Ints, size: int) -> Rows:
+        """Return for each class, with ``size`` residents, their group without a newcomer."""
+        held = [self.round.classes.gpus[k][0] for k in classes.tolist()]
+        residents = self.round.classes.variant[classes, :size]
         alone = self.round.jobs.slowdown[self.job[residents]]
         for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
-            alone[k] = resident_slowdowns(self.round, held[k].gpus[0])
-        power = [_or_nan(resident_power(self.round, c.gpus[0])) for c in held]
+            alone[k] = resident_slowdowns(self.round, held[k])
+        power = [_or_nan(resident_power(self.round, gpu)) for gpu in held]
         return Rows(
-            np.array(classes, dtype=np.int64),
+            classes,
             residents,
-            np.array([[share_code(r.share) for r in c.residents] for c in held], dtype=np.int64),
+            self.round.classes.share[classes, :size],
             alone,
             np.array(power, dtype=np.float64),
         )
@@ -345,11 +334,11 @@ class _Lister(RowRules):
     def _alone(self, index: int) -> Rows:
         """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
         found = [
-            (k, share_code(share), slowdown, _or_nan(self.round.workload(job).power_w))
+            (k, share, slowdown, _or_nan(self.round.workload(job).power_w))
             for k, job in enumerate(self.job.tolist())
             if self.named[k]
             for share in self.round.shares_alone
-            if (slowdown := self.round.alone(self.variants[k], share)) is not None
+            if (slowdown := self.round.alone(k, share)) is not None
         ]
         variant = np.array([row[0] for row in found], dtype=np.int64)
         alone = np.array([row[2] for row in found], dtype=np.float64)
@@ -582,7 +571,7 @@ def _has_room(groups: Groups) -> Bools:
     _, way = np.unique(packed(np.stack(columns, axis=1)), return_inverse=True)
     gpu_class = groups.gpu_class[group]
     _, first = np.unique(packed(np.stack([way, gpu_class], axis=1)), return_index=True)
-    gpus = groups.round.class_sizes
+    gpus = groups.round.classes.size
     room = np.bincount(way[first], weights=gpus[gpu_class[first]])
     lacks = room[way] < jobs.workers[groups.job[member]]
     return np.asarray(np.bincount(group, weights=lacks, minlength=len(groups)) == 0)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, packed
-from dovetail.formulations.rounds import Round, Variant
+from dovetail.formulations.rounds import Round, Variants
 from dovetail.formulations.values import JobValues, Rows
 
 Number = TypeVar("Number", bound=np.generic)
@@ -45,8 +45,8 @@ class _Wide(NamedTuple):
 
 
 def paced(
-    compiled: Round, values: JobValues, parts: Sequence[Rows], variants: Sequence[Variant]
-) -> tuple[list[Rows], list[Variant]]:
+    compiled: Round, values: JobValues, parts: Sequence[Rows], variants: Variants
+) -> tuple[list[Rows], Variants]:
     """Return groups with gangs that need several classes at a few paces, and variants.
 
     Parameters
@@ -58,21 +58,20 @@ def paced(
         until it ends.
     parts : sequence of Rows
         All groups, each part of one size.
-    variants : sequence of Variant
+    variants : Variants
         The variants that the rows index.
     """
     if not compiled.gangs_wait:
-        return list(parts), list(variants)
-    job_of = np.array([variant.job for variant in variants], dtype=np.int64)
+        return list(parts), variants
     kept, wide = [], []
     for part in parts:
-        narrow, starts, gang = _kinds(compiled, part, job_of[part.variant])
+        narrow, starts, gang = _kinds(compiled, part, variants.job[part.variant])
         kept.append(part if narrow.all() else part.take(narrow))
         if starts.any():
             wide.append(_Wide(part.take(starts), gang[starts]))
     if not wide:
-        return kept, list(variants)
-    return _Offers(compiled, values, wide, list(variants)).added_to(kept)
+        return kept, variants
+    return _Offers(compiled, values, wide, variants).added_to(kept)
 
 
 def _kinds(compiled: Round, rows: Rows, job: Ints) -> tuple[Bools, Bools, Ints]:
@@ -83,7 +82,7 @@ def _kinds(compiled: Round, rows: Rows, job: Ints) -> tuple[Bools, Bools, Ints]:
     workers = compiled.jobs.workers[job]
     pending = ~compiled.jobs.running[job]
     gang = pending & (workers > 1)
-    room = compiled.class_sizes[rows.gpu_class][:, None]
+    room = compiled.classes.size[rows.gpu_class][:, None]
     most = np.where(pending, workers, 0).max(axis=1)[:, None]
     narrow = ~(gang & (workers > room)).any(axis=1) & (~pending | (workers == most)).all(axis=1)
     starts = gang.any(axis=1) & (pending.sum(axis=1) == 1)
@@ -100,19 +99,19 @@ class _Offers:
     """
 
     def __init__(
-        self, compiled: Round, values: JobValues, wide: Sequence[_Wide], variants: list[Variant]
+        self, compiled: Round, values: JobValues, wide: Sequence[_Wide], variants: Variants
     ) -> None:
         self._round = compiled
         self._values = values
         self._first = len(variants)
-        self._variants = variants
         part = np.repeat(np.arange(len(wide)), [len(w.rows) for w in wide])
         row = np.concatenate([np.arange(len(w.rows)) for w in wide])
         variant = np.concatenate([w.of_gang(w.rows.variant) for w in wide])
         slowdown = np.concatenate([w.of_gang(w.rows.slowdown) for w in wide])
         gpu_class = np.concatenate([w.rows.gpu_class for w in wide])
-        chosen, pace = self._expanded(variant, slowdown, gpu_class)
-        self._job = np.array([v.job for v in variants], dtype=np.int64)
+        chosen, pace, base = self._expanded(variants.job, variant, slowdown, gpu_class)
+        self._variants = Variants.joined([variants, variants.take(base)])
+        self._job = self._variants.job
         self._rows: list[Rows] = []
         found = []
         for k, w in enumerate(wide):
@@ -121,29 +120,31 @@ class _Offers:
         self._each = np.concatenate([each for each, _ in found])
         self._gain = np.concatenate([gain for _, gain in found])
 
-    def _expanded(self, variant: Ints, slowdown: Floats, gpu_class: Ints) -> tuple[Ints, Ints]:
-        """Return the rows at each pace, and the pace; each adds a variant."""
-        key = packed(np.stack([variant, self._round.class_model[gpu_class]], axis=1))
+    def _expanded(
+        self, job: Ints, variant: Ints, slowdown: Floats, gpu_class: Ints
+    ) -> tuple[Ints, Ints, Ints]:
+        """Return the rows at each pace, and the pace; and the variant of which each is one."""
+        key = packed(np.stack([variant, self._round.classes.model[gpu_class]], axis=1))
         order = np.argsort(key, kind="stable")
-        chosen, paces = [], []
+        chosen, paces, bases = [], [], []
         self._limit: list[float] = []
         for of_key in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-            base = self._variants[int(variant[of_key[0]])]
-            workers = self._round.jobs.workers[base.job]
+            base = variant[of_key[0]]
+            workers = self._round.jobs.workers[job[base]]
             for limit in self._limits(slowdown[of_key], gpu_class[of_key], int(workers)):
                 rows = of_key[slowdown[of_key] <= limit]
                 chosen.append(rows)
                 paces.append(np.full(len(rows), len(self._limit)))
                 self._limit.append(limit)
-                self._variants.append(base)
-        return joined_ints(chosen), joined_ints(paces)
+                bases.append(base)
+        return joined_ints(chosen), joined_ints(paces), np.array(bases, dtype=np.int64)
 
     def _limits(self, slowdown: Floats, gpu_class: Ints, workers: int) -> list[float]:
         """Return the paces of a gang, out of those at which enough GPUs have room."""
         order = np.argsort(slowdown, kind="stable")
         _, first = np.unique(gpu_class[order], return_index=True)
         room = np.zeros(len(order))
-        room[first] = self._round.class_sizes[gpu_class[order][first]]
+        room[first] = self._round.classes.size[gpu_class[order][first]]
         enough = np.cumsum(room) >= workers
         limits = np.unique(slowdown[order][enough])
         if len(limits) > _PACES:
@@ -163,14 +164,14 @@ class _Offers:
         gains = self._values.gains(rows, job)
         gain = np.take_along_axis(gains, gang, axis=1)[:, 0]
         size = np.minimum(
-            self._round.class_sizes[rows.gpu_class],
+            self._round.classes.size[rows.gpu_class],
             np.take_along_axis(self._round.jobs.workers[job], gang, axis=1)[:, 0],
         )
         # The loss of a running job counts once, however many of its GPUs the gang takes.
         lost = (gains.sum(axis=1) - gain) / size
         return self._values.value(rows, job) + lost, gain
 
-    def added_to(self, kept: list[Rows]) -> tuple[list[Rows], list[Variant]]:
+    def added_to(self, kept: list[Rows]) -> tuple[list[Rows], Variants]:
         """Return the groups of the best offers in addition to the kept groups."""
         keep = self._best()
         at = 0
@@ -194,7 +195,7 @@ class _Offers:
         new[1:] |= np.diff(pace[order]) != 0
         order = order[new]
         order = order[np.lexsort((-self._each[order], pace[order]))]
-        size = np.minimum(self._round.class_sizes[gpu_class[order]], workers[pace[order]])
+        size = np.minimum(self._round.classes.size[gpu_class[order]], workers[pace[order]])
         total = np.cumsum(size)
         first = np.searchsorted(pace[order], np.arange(len(of_pace)))
         before = total - size
@@ -210,7 +211,7 @@ class _Offers:
         ranked = ranked[of_job[ranked] > 0]
         demand = np.cumsum(jobs.workers[ranked]) - jobs.workers[ranked]
         among = np.zeros(len(of_job), dtype=bool)
-        among[ranked[demand < _DEMAND * self._round.class_sizes.sum()]] = True
+        among[ranked[demand < _DEMAND * self._round.classes.size.sum()]] = True
         # Better gangs may take the GPUs that are best for it.
         taken = np.zeros(len(of_job))
         taken[ranked] = demand

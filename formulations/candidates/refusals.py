@@ -32,7 +32,7 @@ from dovetail.formulations.slowdowns import ANY_SHARE, Colocations, Members
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
-from dovetail.instances.slowdowns.shares import share_code, share_of
+from dovetail.instances.slowdowns.shares import share_of
 
 NONE_DISPLACED: Final = -1
 
@@ -163,7 +163,7 @@ class _Places:
     ) -> None:
         self.site = np.array([k for k, _, _ in found], dtype=np.int64)
         self.displaced = np.array([displaced for _, displaced, _ in found], dtype=np.int64)
-        staying = [[rules.number[o.variant] for o in others] for _, _, others in found]
+        staying = [[o.variant for o in others] for _, _, others in found]
         self.variant = np.array(staying, dtype=np.int64).reshape(len(found), size - 1)
         co_runners: dict[tuple[str, Members], int] = {}
         self.co_runners = np.array(
@@ -195,7 +195,6 @@ class Refusals(RowRules):
     def __init__(self, compiled: Round, values: JobValues, sites: Sequence[Site]) -> None:
         super().__init__(compiled, values)
         self.sites = sites
-        self.number = {variant: k for k, variant in enumerate(self.variants)}
         self.rules = compiled.machines.rules
         found: dict[int, list[tuple[int, int, Sequence[Resident]]]] = defaultdict(list)
         for k, site in enumerate(sites):
@@ -206,8 +205,8 @@ class Refusals(RowRules):
         self._places = {size: _Places(self, size, each) for size, each in sorted(found.items())}
         of = [site.gpu_class for site in sites]
         self._class = np.array(of, dtype=np.int64)
-        self._memory_mib = np.array([each.memory_mib for each in compiled.classes])
-        self._open = np.array([compiled.classes[k].open for k in of], dtype=bool)
+        self._memory_mib = compiled.classes.memory_mib
+        self._open = compiled.classes.open[self._class]
         self._known = lru_cache(maxsize=None)(self._find)
         # For the job that is asked for repeatedly.
         self._judge = lru_cache(maxsize=1)(self._judged)
@@ -219,7 +218,7 @@ class Refusals(RowRules):
         found: dict[int, list[int]] = defaultdict(list)
         for k, site in enumerate(self.sites):
             for occupant in site.occupants:
-                found[occupant.variant.job].append(k)
+                found[occupant.job].append(k)
         return found
 
     def _gpus_of(self, job: int) -> frozenset[int]:
@@ -271,10 +270,10 @@ class Refusals(RowRules):
         load = hosts.load.copy()
         for site in self.sites:
             for occupant in site.occupants:
-                if not self.round.jobs.running[occupant.variant.job]:
+                if not self.round.jobs.running[occupant.job]:
                     for gpu in site.gpus:
                         node = machines.node[gpu]
-                        load[node] += hosts.part[node, occupant.variant.job]
+                        load[node] += hosts.part[node, occupant.job]
         return load[self._site_node]
 
     def host_lacks(self, job: int) -> Bools:
@@ -317,10 +316,10 @@ class Refusals(RowRules):
         """Return shares at which these jobs may share a GPU of the site, or None."""
         if not occupants:
             return ()
-        jobs = [o.variant.job for o in occupants]
+        jobs = [o.job for o in occupants]
         latency = self.round.jobs.latency[jobs].tolist()
         most = most_bound(self.round.jobs.gsla[jobs])
-        factor = np.array([o.variant.slowdown_factor for o in occupants])
+        factor = self.slowdown_factor[[o.variant for o in occupants]]
         known = self._known(site.model, self.wanted(occupants))
         bound = np.where(latency, known.tail, known.upper) * factor
         allowed = np.flatnonzero((bound <= most).all(axis=1))
@@ -334,8 +333,8 @@ class Refusals(RowRules):
         running, workload = self.round.jobs.running, self.round.jobs.workload
         return tuple(
             (
-                int(workload[o.variant.job]),
-                share_code(o.share) if running[o.variant.job] else ANY_SHARE,
+                int(workload[o.job]),
+                o.share if running[o.job] else ANY_SHARE,
             )
             for o in occupants
         )
@@ -343,7 +342,7 @@ class Refusals(RowRules):
     def _with_room(self, site: Site) -> Iterator[tuple[int, Sequence[Resident]]]:
         """Yield the position of the job that would leave, and the jobs that would stay."""
         there = site.occupants
-        open_ = self.round.classes[site.gpu_class].open
+        open_ = self.round.classes.open[site.gpu_class]
         if len(there) < self.round.instance_slowdowns.most_on(site.model) or not open_:
             yield NONE_DISPLACED, there
             return
@@ -355,10 +354,11 @@ class Refusals(RowRules):
         if len(wanted) > 1:
             return self.round.instance_slowdowns.seats(model, wanted)
         ((workload, held),) = wanted
-        shares = self.round.shares_alone if held == ANY_SHARE else (share_of(held),)
-        alone = [slowdown_alone(self.round.workloads[workload], share) for share in shares]
+        shares = self.round.shares_alone if held == ANY_SHARE else (held,)
+        of = self.round.workloads[workload]
+        alone = [slowdown_alone(of, share_of(share)) for share in shares]
         known = [
-            (share_code(share), 1.0 if slowdown is None else slowdown)
+            (share, 1.0 if slowdown is None else slowdown)
             for share, slowdown in zip(shares, alone, strict=True)
             if slowdown is not None or held != ANY_SHARE
         ]
@@ -384,7 +384,7 @@ class Refusals(RowRules):
         fixed = self._fixed(job, places, np.array([len(each) > 0 for each in known]))
         of = np.where(fixed == Refusal.NONE, places.co_runners, len(known) - 1)
         place, row = _each_row(np.array([len(each) for each in known], dtype=np.int64), of)
-        variants = self.round.variants[job]
+        variants = self.round.variants_of(job)
         first = np.full((len(place), 1), self.first_of_job[job])
         count = np.ones((len(place), size), dtype=np.int64)
         count[:, -1] = len(variants)
@@ -408,7 +408,7 @@ class Refusals(RowRules):
         tables = (variant, rows.share, rows.slowdown, bound, excess)
         own_first = [size - 1, *range(size - 1)]
         return (
-            own_variant - self.number[variants[0]],
+            own_variant - variants.start,
             places.site[place],
             places.displaced[place],
             fixed[place],
@@ -439,7 +439,7 @@ class Refusals(RowRules):
         team = np.zeros(len(self.sites), dtype=np.int64)
         held = [0]
         for k, site in enumerate(self.sites):
-            sets = {self._gpus_of(occupant.variant.job) for occupant in site.occupants}
+            sets = {self._gpus_of(occupant.job) for occupant in site.occupants}
             if len(sets) == 1:
                 team[k] = index.setdefault(sets.pop(), len(index))
                 held += [0] * (len(index) - len(held))

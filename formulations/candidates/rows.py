@@ -197,18 +197,18 @@ class RowRules:
     def __init__(self, compiled: Round, values: JobValues) -> None:
         self.round = compiled
         self.values = values
-        self.variants = tuple(v for variants in compiled.variants for v in variants)
+        self.variants = compiled.variants
         jobs = compiled.jobs
-        self.job = compiled.variant_job
-        self.memory = np.array([v.memory_mib for v in self.variants])
-        self.slowdown_factor = compiled.variant_factor
+        self.job = self.variants.job
+        self.memory = self.variants.memory_mib
+        self.slowdown_factor = self.variants.slowdown_factor
         self.stretched = bool((self.slowdown_factor != 1).any())
         self.accepted = most_bound(jobs.gsla)[self.job]
         self.latency = jobs.latency[self.job]
         self.workers = jobs.workers[self.job]
         self.pending = ~jobs.running[self.job]
         self.first_of_job = compiled.first_variant
-        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+        self.room = compiled.classes.memory_mib + MEMORY_TOLERANCE_MIB
         self._host = _slowdown_on_hosts(compiled)
 
     def candidate_rows(

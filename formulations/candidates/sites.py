@@ -42,29 +42,31 @@ def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, 
     number = compiled.machines.number
     held: dict[int, list[Resident]] = defaultdict(list)
     for row in assignments:
-        ways = compiled.variants[index[row.job]]
-        variant = next((v for v in ways if v.sub_batch == row.sub_batch), ways[0])
-        if not compiled.jobs.running[variant.job]:
+        job = index[row.job]
+        if not compiled.jobs.running[job]:
+            ways = compiled.variants_of(job)
+            sizes = compiled.variants.sub_batch[ways].tolist()
+            variant = ways[sizes.index(row.sub_batch) if row.sub_batch in sizes else 0]
             for gpu, share in zip(row.gpus, row.shares, strict=True):
-                held[number[gpu]].append(Resident(variant, share))
+                held[number[gpu]].append(Resident(job, variant, share_code(share)))
     found: dict[tuple[int, tuple[Resident, ...]], list[int]] = defaultdict(list)
-    for k, each in enumerate(compiled.classes):
-        for member in each.gpus:
-            found[k, (*each.residents, *held.get(member, ()))].append(member)
-    sites = [Site(k, compiled.classes[k].model, o, tuple(g)) for (k, o), g in found.items()]
+    classes = compiled.classes
+    for k, (gpus, there) in enumerate(zip(classes.gpus, classes.on, strict=True)):
+        for member in gpus:
+            found[k, (*there, *held.get(member, ()))].append(member)
+    model = [compiled.models[k] for k in classes.model.tolist()]
+    sites = [Site(k, model[k], o, tuple(g)) for (k, o), g in found.items()]
     return tuple(sorted(sites, key=lambda site: site.gpus[0]))
 
 
 def rows_at(compiled: Round, site: Site) -> Rows:
     """Return the group that the GPUs of a site hold under a plan."""
     occupants = site.occupants
-    jobs = [o.variant.job for o in occupants]
-    ways = [compiled.variants[o.variant.job].index(o.variant) for o in occupants]
     slowdown, power_w = _figures_at(compiled, site)
     return Rows(
         gpu_class=np.array([site.gpu_class]),
-        variant=compiled.first_variant[jobs][None] + np.array([ways], dtype=np.int64),
-        share=np.array([[share_code(o.share) for o in occupants]], dtype=np.int64),
+        variant=np.array([[o.variant for o in occupants]], dtype=np.int64),
+        share=np.array([[o.share for o in occupants]], dtype=np.int64),
         slowdown=np.array([slowdown], dtype=np.float64),
         power_w=np.array([math.nan if power_w is None else power_w]),
     )
@@ -73,18 +75,18 @@ def rows_at(compiled: Round, site: Site) -> Rows:
 def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | None]:
     """Return the slowdown of each job at a site under a plan, and the power."""
     occupants, jobs = site.occupants, compiled.jobs
-    if all(jobs.running[o.variant.job] for o in occupants):
+    if all(jobs.running[o.job] for o in occupants):
         gpu = site.gpus[0]
         return resident_slowdowns(compiled, gpu), resident_power(compiled, gpu)
     if len(occupants) == 1:
-        alone = compiled.alone(*occupants[0]) or 1.0
-        return (alone,), compiled.workload(occupants[0].variant.job).power_w
+        alone = compiled.alone(occupants[0].variant, occupants[0].share) or 1.0
+        return (alone,), compiled.workload(occupants[0].job).power_w
     workload = jobs.workload
-    members = [(int(workload[o.variant.job]), share_code(o.share)) for o in occupants]
+    members = [(int(workload[o.job]), o.share) for o in occupants]
     known = compiled.slowdowns.find(site.model, members)
     if known is None:
         raise AssertionError("jobs that start together in a valid plan have a known slowdown")
-    found = known.times([o.variant.slowdown_factor for o in occupants])
+    found = known.times(compiled.variants.slowdown_factor[[o.variant for o in occupants]].tolist())
     return found.slowdown, found.power_w
 
 
@@ -101,7 +103,7 @@ def worth(values: JobValues, held: Iterable[tuple[int, Rows]]) -> tuple[dict[int
     least: dict[int, float] = {}
     beyond = 0.0
     for number, rows in held:
-        jobs = values.round.variant_job[rows.variant]
+        jobs = values.round.variants.job[rows.variant]
         beyond += number * float(values.value(rows, jobs)[0])
         for job, gain in zip(jobs[0].tolist(), values.gains(rows, jobs)[0], strict=True):
             least[job] = min(float(gain), least.get(job, math.inf))
@@ -127,13 +129,13 @@ def plan_value(
     held = [(len(site.gpus), rows_at(compiled, site)) for site in sites]
     known = np.zeros(len(compiled))
     for _, rows in held:
-        np.maximum.at(known, compiled.variant_job[rows.variant], rows.slowdown)
+        np.maximum.at(known, compiled.variants.job[rows.variant], rows.slowdown)
     raised = np.ones(len(compiled))
     for k, job in enumerate(compiled.jobs.ids):
         if job in slowdown:
             raised[k] = slowdown[job] / known[k]
     for _, rows in held:
-        rows.slowdown[:] *= raised[compiled.variant_job[rows.variant]]
+        rows.slowdown[:] *= raised[compiled.variants.job[rows.variant]]
     gains, beyond = worth(values, held)
     value = math.fsum([*gains.values(), beyond])
     if not values.ratio:

@@ -190,8 +190,8 @@ def build(groups: Groups) -> RoundProgram:
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
     """No class has more groups than GPUs; GPUs with residents have exactly one group each."""
-    available = groups.round.class_sizes.astype(np.float64)
-    held = groups.round.class_residents > 0
+    available = groups.round.classes.size.astype(np.float64)
+    held = groups.round.classes.residents > 0
     column = np.arange(len(groups))
     rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
 

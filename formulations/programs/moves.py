@@ -17,15 +17,14 @@ from scipy.sparse import csr_array
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.programs.placement import place
-from dovetail.formulations.rounds import Resident, Round, Variant
-from dovetail.instances.slowdowns.shares import share_code
+from dovetail.formulations.rounds import Resident, Round
 
 
 class _Process(NamedTuple):
     """A process, which stays on a GPU if an equal one is wanted there; ``job`` is its kind."""
 
     job: Hashable
-    sub_batch: int | None
+    sub_batch: int
     share: int
     worth: float
 
@@ -136,13 +135,14 @@ class _Mover:
             content = tuple(map(self._chosen, self._groups.members(group)))
             wanted[int(self._groups.gpu_class[group]), content] += [group] * self._counts[group]
         held: dict[_Content, list[int]] = defaultdict(list)
-        for number, gpu_class in enumerate(self._groups.round.classes):
-            for gpu in gpu_class.gpus:
-                held[number, tuple(map(self._running, self._residents(gpu)))].append(gpu)
+        for number, gpus in enumerate(self._groups.round.classes.gpus):
+            for gpu in gpus:
+                there = tuple(map(self._running, self._before.residents(gpu)))
+                held[number, there].append(gpu)
         node = self._before.machines.node
-        for gpus in held.values():
-            on_node = Counter(node[gpu] for gpu in gpus)
-            gpus.sort(key=lambda gpu: -on_node[node[gpu]])
+        for alike in held.values():
+            on_node = Counter(node[gpu] for gpu in alike)
+            alike.sort(key=lambda gpu: -on_node[node[gpu]])
         return dict(_most_kept(wanted, held))
 
     def exchanged(self, settled: Mapping[int, int]) -> Mapping[int, int]:
@@ -169,23 +169,21 @@ class _Mover:
         found: dict[int, int] = {}
         for gpu, group in settled.items():
             there: dict[_Process, list[int]] = defaultdict(list)
-            for resident in self._residents(gpu):
-                there[self._running(resident)].append(resident.variant.job)
+            for resident in self._before.residents(gpu):
+                there[self._running(resident)].append(resident.job)
             for member in self._groups.members(group):
                 if same := there[self._chosen(member)]:
                     found[int(self._groups.job[member])] = same.pop(0)
         return found
 
-    def _residents(self, gpu: int) -> Sequence[Resident]:
-        return self._before.residents.get(gpu, ())
-
     def _chosen(self, member: int) -> _Process:
-        variant = self._groups.variants[int(self._groups.variant[member])]
-        return self._process(variant, int(self._groups.share[member]))
+        variants, variant = self._groups.variants, self._groups.variant[member]
+        job, sub_batch = int(variants.job[variant]), int(variants.sub_batch[variant])
+        return self._process(job, sub_batch, int(self._groups.share[member]))
 
     def _running(self, resident: Resident) -> _Process:
-        return self._process(resident.variant, share_code(resident.share))
+        sub_batch = int(self._before.variants.sub_batch[resident.variant])
+        return self._process(resident.job, sub_batch, resident.share)
 
-    def _process(self, variant: Variant, share: int) -> _Process:
-        job = variant.job
-        return _Process(self._kind[job], variant.sub_batch, share, self._worth[job])
+    def _process(self, job: int, sub_batch: int, share: int) -> _Process:
+        return _Process(self._kind[job], sub_batch, share, self._worth[job])

@@ -57,7 +57,7 @@ class NodeProgram:
     def settled(self, x: Ints) -> Mapping[int, int]:
         """Return the group on each GPU that a solution gives to a group with a starting gang."""
         node_of = self._groups.round.machines.node
-        free = [list(c.gpus) for c in self._groups.round.classes]
+        free = list(map(list, self._groups.round.classes.gpus))
         found = {}
         for k in np.flatnonzero(x[self.first : self.first + len(self.group)]).tolist():
             group, node = int(self.group[k]), int(self.node[k])
@@ -169,7 +169,7 @@ class _Builder:
         per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round) + gpus)
         alone = ~is_gang(groups) & ~is_running(groups)
         jobs = np.bincount(groups.group_of_member[alone], minlength=len(groups))
-        held = groups.round.class_residents > 0
+        held = groups.round.classes.residents > 0
         cost = np.zeros(self.size)
         cost[: len(groups)] = -(per_node + per_rack) * jobs - ~held[groups.gpu_class]
         cost[self.s] = -per_node
@@ -181,7 +181,7 @@ def _gpus_by_node(groups: Groups) -> Floats:
     """Return how many GPUs each class has on each node, (classes, nodes)."""
     machines = groups.round.machines
     found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
-    for k, gpu_class in enumerate(groups.round.classes):
-        for gpu in gpu_class.gpus:
+    for k, gpus in enumerate(groups.round.classes.gpus):
+        for gpu in gpus:
             found[k, machines.node[gpu]] += 1
     return found

@@ -72,7 +72,7 @@ class PairGraph:
         paired = _alone_or_equals(groups) & _joins_alike(groups)
         self.fixed = fixed_counts(groups, paired)
         fixed = self.fixed > 0
-        available, held = groups.round.class_sizes, groups.round.class_residents > 0
+        available, held = groups.round.classes.size, groups.round.classes.residents > 0
         size = workers[groups.job[groups.start[:-1]]]
         too_large = ~held[groups.gpu_class] & (size > available[~held].sum())
         self.group = np.flatnonzero((untouched | paired) & ~fixed & ~too_large)
@@ -131,14 +131,14 @@ def fixed_counts(groups: Groups, usable: Bools) -> Ints:
     usable : (n,) bool
         Which of them may be taken.
     """
-    available = groups.round.class_sizes
+    available = groups.round.classes.size
     fixed = _untouched(groups) & ~_joinable(groups, usable)[groups.gpu_class]
     return np.where(fixed, available[groups.gpu_class], 0)
 
 
 def _untouched(groups: Groups) -> Bools:
     """Return which groups are the residents of their class without a newcomer, (n,)."""
-    return np.asarray(groups.round.class_residents[groups.gpu_class] == groups.sizes)
+    return np.asarray(groups.round.classes.residents[groups.gpu_class] == groups.sizes)
 
 
 def _alone_or_equals(groups: Groups) -> Bools:
@@ -151,17 +151,14 @@ def _alone_or_equals(groups: Groups) -> Bools:
 
 def _joins_alike(groups: Groups) -> Bools:
     """Return which groups are on free GPUs, or on all the GPUs of their resident, (n,)."""
-    workers = groups.round.jobs.workers
-    whole = [
-        not c.residents or {len(c.gpus)} == {workers[r.variant.job] for r in c.residents}
-        for c in groups.round.classes
-    ]
-    return np.array(whole, dtype=bool)[groups.gpu_class]
+    workers, classes = groups.round.jobs.workers, groups.round.classes
+    held = workers[groups.round.variants.job[classes.variant]] == classes.size[:, None]
+    return np.asarray((held | (classes.variant < 0)).all(axis=1)[groups.gpu_class])
 
 
 def _joinable(groups: Groups, joins: Bools) -> Bools:
     """Return which classes have residents that one of the given groups joins, (classes,)."""
-    residents = groups.round.class_residents
+    residents = groups.round.classes.residents
     found = np.zeros(len(residents), dtype=bool)
     found[groups.gpu_class[joins & (residents[groups.gpu_class] > 0) & ~_untouched(groups)]] = True
     return found
@@ -178,6 +175,6 @@ def _require_pairs(groups: Groups) -> None:
     if not whole and (joint & gangs).any():
         raise PartialSharingError("gangs may share some of their GPUs (gang_sharing: partial)")
     for group in np.flatnonzero(joint & ~_joins_alike(groups)):
-        (resident,) = groups.round.classes[groups.gpu_class[group]].residents
-        name = groups.round.jobs.ids[resident.variant.job]
+        (resident,) = groups.round.classes.on[groups.gpu_class[group]]
+        name = groups.round.jobs.ids[resident.job]
         raise UnsupportedError(f"the GPUs of running gang {name} differ")

@@ -65,7 +65,7 @@ class _Packer:
             self._nodes_of[group].add(self._machines.node[gpu])
         self._free: dict[int, _Free] = {}
         for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
-            gpus = groups.round.classes[index].gpus
+            gpus = groups.round.classes.gpus[index]
             free = [gpu for gpu in gpus if gpu not in settled] if settled else gpus
             self._free[index] = _Free(free, self._machines.node)
 

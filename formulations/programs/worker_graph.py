@@ -196,7 +196,7 @@ class WorkerGraph:
             raise UnsupportedError("groups of three or more jobs are not pairs")
         self.groups = groups
         self.workers = groups.round.jobs.workers
-        self._available = groups.round.class_sizes
+        self._available = groups.round.classes.size
         self._fixed = fixed_counts(groups, groups.sizes > 0)
         self._cost = np.zeros(len(groups)) if cost is None else cost
         self.gpus = int(self._available.sum() - self._fixed.sum())
@@ -317,7 +317,7 @@ class WorkerGraph:
 
     def variants(self, job: int) -> Ints:
         """Return the variants that a job may have."""
-        return np.unique([k for k, v in enumerate(self.groups.variants) if v.job == job])
+        return np.flatnonzero(self.groups.variants.job == job)
 
     def seats(self, mate: Ints, box: Box) -> Seats:
         """Return the groups that a matching of workers takes, the best of a box for each pair."""
@@ -410,7 +410,7 @@ class WorkerGraph:
     def _compared(self, budget: Budget) -> Dominations:
         """Compare gangs of one workload: only they take the same seats at the same worths."""
         jobs, n = self.groups.round.jobs, len(self.workers)
-        variants = np.bincount([v.job for v in self.groups.variants], minlength=n)
+        variants = np.bincount(self.groups.variants.job, minlength=n)
         open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
         alike = np.where(open_, packed(np.stack([jobs.workload, jobs.workers], axis=1)), -1)
         job = self._job

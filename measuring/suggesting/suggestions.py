@@ -109,18 +109,20 @@ class SuggestionRound(NamedTuple):
         if not found:
             raise InputError(f"must have a GPU of model {gpu_model!r}", "cluster", instance.name)
         compiled = Round.of(instance)
+        least = np.minimum.reduceat(compiled.variants.memory_mib, compiled.first_variant[:-1])
         jobs = tuple(
             QueuedGang(
                 job.workload,
                 job.weight,
                 np.inf if job.gsla is None else job.gsla,
                 job.workers,
-                min(variant.memory_mib for variant in variants),
+                memory,
             )
-            for job, variants in zip(instance.jobs, compiled.variants, strict=True)
+            for job, memory in zip(instance.jobs, least.tolist(), strict=True)
         )
-        memory = min(c.memory_mib for c in compiled.classes if c.model == gpu_model)
-        return cls(jobs, len(found), room_mib(memory), instance.workloads)
+        of_model = compiled.classes.model == compiled.models.index(gpu_model)
+        room = room_mib(float(compiled.classes.memory_mib[of_model].min()))
+        return cls(jobs, len(found), room, instance.workloads)
 
 
 class Suggestion(NamedTuple):

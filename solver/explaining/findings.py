@@ -18,7 +18,7 @@ from dovetail.formulations.candidates.refusals import (
     Refusals,
 )
 from dovetail.formulations.candidates.sites import Site, rows_at, sites_of, worth
-from dovetail.formulations.rounds import Resident, Variant
+from dovetail.formulations.rounds import Resident
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
@@ -57,7 +57,7 @@ class Pick:
     @property
     def share(self) -> AnyShare:
         """The job's share."""
-        return self._share(0)
+        return share_of(self._code(0))
 
     @property
     def short_mib(self) -> float:
@@ -76,7 +76,7 @@ class Pick:
         staying = [o for o in self.site.occupants if o is not self.displaced]
         if self.level >= Refusal.UNKNOWN:
             return tuple(staying)
-        return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
+        return tuple(o._replace(share=self._code(k)) for k, o in enumerate(staying, 1))
 
     def mostly_memory(self, job: Job) -> bool:
         """Return whether the missing memory is relatively larger than the excess over gSLAs."""
@@ -93,8 +93,8 @@ class Pick:
                 row = self.row, k
                 yield k, float(self.ways.slowdown[row]), float(self.ways.bound[row])
 
-    def _share(self, position: int) -> AnyShare:
-        return share_of(int(self.ways.share[self.row, position]))
+    def _code(self, position: int) -> int:
+        return int(self.ways.share[self.row, position])
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,16 @@ class BestGpus:
 
     Attributes
     ----------
-    variant : Variant
-        The job at its sub-batch.
+    sub_batch : int or None
+        Samples per accumulation step; None if the workload has no batch model.
+    slowdown_factor : float
+        The factor on the job's slowdowns at this sub-batch.
     picks : tuple of Pick
         All its GPUs, the most promising first; the last decides whether the job can start.
     """
 
-    variant: Variant
+    sub_batch: int | None
+    slowdown_factor: float
     picks: tuple[Pick, ...]
 
     @property
@@ -132,8 +135,8 @@ class BestGpus:
         """Share, sub-batch and slowdown in words, in parentheses; empty if there are none."""
         shares = {pick.share for pick in self.picks}
         parts = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
-        if self.variant.slowdown_factor != 1:
-            parts.append(f"sub-batch {self.variant.sub_batch}")
+        if self.slowdown_factor != 1:
+            parts.append(f"sub-batch {self.sub_batch}")
         slowdown = max(pick.slowdown for pick in self.picks)
         parts += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
         return f" ({', '.join(parts)})" if parts else ""
@@ -168,7 +171,7 @@ class Finder:
 
     def name(self, occupant: Resident) -> str:
         """Return the id of a placed job."""
-        return self.jobs[occupant.variant.job].id
+        return self.jobs[occupant.job].id
 
     def gpu(self, pick: Pick) -> str:
         """Return the id of the first GPU of a site."""
@@ -186,7 +189,7 @@ class Finder:
 
     def starts(self, occupant: Resident) -> bool:
         """Return whether a placed job starts now, so that its share may still change."""
-        return not self.jobs[occupant.variant.job].running
+        return not self.jobs[occupant.job].running
 
     def find(self, index: int, among: Bools | None = None) -> BestGpus | None:
         """Return the best GPUs for a job; or None if no model has enough.
@@ -205,13 +208,16 @@ class Finder:
         key = self.refusals.keys(index)
         if among is not None:
             key = np.where(among | (self.levels(index) == Refusal.NONE), key, Refusal.CLOSED)
-        best = _best_of_each_site(ways, key).reshape(len(self.round.variants[index]), -1)
+        numbers, variants = self.round.variants_of(index), self.round.variants
+        best = _best_of_each_site(ways, key).reshape(len(numbers), -1)
         found: tuple[float, BestGpus] | None = None
-        for variant, row in zip(self.round.variants[index], best, strict=True):
+        for variant, row in zip(numbers, best, strict=True):
             for sites, keys in self._choices(job, key[row]):
                 worst = float(keys[-1])
                 if found is None or worst < found[0]:
-                    found = worst, BestGpus(variant, self._picks(job, ways, row[sites], keys))
+                    picks = self._picks(job, ways, row[sites], keys)
+                    size, factor = variants.sub_batch[variant], variants.slowdown_factor[variant]
+                    found = worst, BestGpus(int(size) or None, float(factor), picks)
         return found[1] if found else None
 
     def short_host(self, index: int, finding: BestGpus) -> tuple[str, str, float, float] | None:
@@ -279,7 +285,7 @@ class Finder:
         shares: dict[int, dict[str, AnyShare]] = {}
         for pick in finding.picks:
             seated = [(index, pick.share)]
-            seated += [(o.variant.job, o.share) for o in pick.others if self.starts(o)]
+            seated += [(o.job, share_of(o.share)) for o in pick.others if self.starts(o)]
             for job, share in seated:
                 gpus = self.round.machines.names(pick.site.gpus[: pick.number])
                 shares.setdefault(job, {}).update(dict.fromkeys(gpus, share))
@@ -288,7 +294,7 @@ class Finder:
             job=self.jobs[index].id,
             gpus=tuple(own),
             share=tuple(own.values()),
-            sub_batch=finding.variant.sub_batch,
+            sub_batch=finding.sub_batch,
             start=True,
         )
         rows = (with_shares(self.rows[self.jobs[k].id], changed) for k, changed in shares.items())
@@ -298,7 +304,7 @@ class Finder:
 
     def change(self, index: int, finding: BestGpus) -> float:
         """Return the change of the objective if a job started as found."""
-        met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
+        met = {o.job for pick in finding.picks for o in pick.site.occupants}
         touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
         held = [(int(self._number[k]), self._now(k)) for k in touched]
         before, worth_before = worth(self.values, held)
@@ -319,10 +325,10 @@ class Finder:
 
         Place 0 is the job with this index; the others are its co-runners.
         """
-        jobs = [index, *(other.variant.job for other in way.others)]
-        shares = [way.share, *(other.share for other in way.others)]
+        jobs = [index, *(other.job for other in way.others)]
+        shares = [share_code(way.share), *(other.share for other in way.others)]
         workloads = self.round.jobs.workload[jobs].tolist()
-        members = list(zip(workloads, map(share_code, shares), strict=True))
+        members = list(zip(workloads, shares, strict=True))
         latency = self.round.jobs.latency[jobs].tolist()
         records = self.round.instance_slowdowns
         found = [find(way.site.model, members) for find in (records.find, records.at_first)]
@@ -379,7 +385,7 @@ class Finder:
 
     def _members(self, index: int, pick: Pick) -> list[tuple[str, AnyShare]]:
         """Return the job and those it would join, with equal shares where they may be chosen."""
-        held = [None if self.starts(o) else share_code(o.share) for o in pick.others]
+        held = [None if self.starts(o) else o.share for o in pick.others]
         rules = self.instance.cluster
         # The largest share that all jobs whose share is open can have together. Not idle: an entry
         # may not have only that share.
@@ -388,7 +394,7 @@ class Finder:
         free = max(
             (share for share in rules.shares if share != IDLE and share <= each), default=None
         )
-        names = [self.jobs[o.variant.job].workload for o in pick.others]
+        names = [self.jobs[o.job].workload for o in pick.others]
         shares = [free if share is None else share_of(share) for share in held]
         return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
 

@@ -421,7 +421,7 @@ class Remedies:
 
     def _loss(self, occupant: Resident) -> float:
         """Return the weight of a placed job per GPU that it would free for this job."""
-        job = self._jobs[occupant.variant.job]
+        job = self._jobs[occupant.job]
         return job.weight / min(job.workers, self._job.workers)
 
     def _of_more_gpus(self) -> Remedy | None:

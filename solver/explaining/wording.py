@@ -106,7 +106,7 @@ class Wording:
             needs = "a GPU" if workers == 1 else f"{workers} GPUs of one model"
             return "size", f"size: it needs {needs}, and {has}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
-        least = min(variant.memory_mib for variant in self._round.variants[index])
+        least = float(self._round.variants.memory_mib[self._round.variants_of(index)].min())
         if least <= room_mib(offered):
             return None
         offer = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
@@ -117,8 +117,11 @@ class Wording:
     def _memory(self) -> dict[str, list[float]]:
         """The memory of each GPU by model, the largest first."""
         found: dict[str, list[float]] = {model: [] for model in self._round.models}
-        for each in self._round.classes:
-            found[each.model] += [each.memory_mib] * len(each.gpus)
+        classes = self._round.classes
+        for model, memory, size in zip(
+            classes.model.tolist(), classes.memory_mib.tolist(), classes.size.tolist(), strict=True
+        ):
+            found[self._round.models[model]] += [memory] * size
         return {model: sorted(sizes, reverse=True) for model, sizes in found.items()}
 
     # -- the limits that keep it out ------------------------------------------------------
@@ -165,13 +168,13 @@ class Wording:
             later = self._finder.later(index, way, 0)
             slowed.append(compared("its", job, way.slowdown, way.bound, later))
         for k, slowdown, bound in way.too_slow():
-            owner = self._jobs[way.others[k - 1].variant.job]
+            owner = self._jobs[way.others[k - 1].job]
             later = self._finder.later(index, way, k)
             slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound, later))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         limits = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
-        size = finding.variant.sub_batch if finding.variant.slowdown_factor != 1 else None
+        size = finding.sub_batch if finding.slowdown_factor != 1 else None
         at = f" at sub-batch {size}" if size else ""
         return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(limits)}"
 

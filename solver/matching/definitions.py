@@ -216,10 +216,10 @@ class _OfClass(Definition):
         self.pairs_only = values.pairs_only
         # A job that may be joined has equal GPUs.
         self._class = np.zeros(len(self.jobs), dtype=np.int64)
-        for k, gpu_class in enumerate(self.round.classes):
-            for resident in gpu_class.residents:
-                self._class[resident.variant.job] = k
-        free = (k for k, gpu_class in enumerate(self.round.classes) if not gpu_class.residents)
+        classes = self.round.classes
+        for k, there in enumerate(classes.on):
+            self._class[[resident.job for resident in there]] = k
+        free = (k for k, there in enumerate(classes.on) if not there)
         self._class[~self.round.jobs.running] = next(free, 0)
 
     def gain(self, job: Ints, slowdown: Floats) -> Floats:

@@ -40,7 +40,7 @@ def own_best(groups: Groups) -> Choice | None:
     if not groups.complete or groups.round.hosts is not None or not _worth_nothing_now(groups):
         return None
     held = _Held.of(groups)
-    adds, sizes = _added(groups, held), groups.round.class_sizes
+    adds, sizes = _added(groups, held), groups.round.classes.size
     best = _best_alone(groups, adds)
     job, chosen = groups.job[best], groups.group_of_member[best]
     gpu_class, workers = groups.gpu_class[chosen], groups.round.jobs.workers[job]
@@ -69,7 +69,7 @@ def own_best(groups: Groups) -> Choice | None:
 
 def _worth_nothing_now(groups: Groups) -> bool:
     """Return whether a round in which no job starts is worth 0 in every part."""
-    untouched = groups.round.class_residents[groups.gpu_class] == groups.sizes
+    untouched = groups.round.classes.residents[groups.gpu_class] == groups.sizes
     least = np.full(len(groups.round), np.inf)
     member = np.flatnonzero(untouched[groups.group_of_member])
     np.minimum.at(least, groups.job[member], groups.gain[member])
@@ -127,10 +127,10 @@ class _Held:
         compiled, group = groups.round, groups.group_of_member
         classes = len(compiled.classes)
         seat = groups.job * classes + groups.gpu_class[group]
-        untouched = (compiled.class_residents[groups.gpu_class] == groups.sizes)[group]
+        untouched = (compiled.classes.residents[groups.gpu_class] == groups.sizes)[group]
         slowest = np.flatnonzero(untouched & ~_pending(groups) & (groups.gain == 0))
         job, gpu_class = groups.job[slowest], groups.gpu_class[group[slowest]]
-        number = np.bincount(job, compiled.class_sizes[gpu_class], len(compiled))
+        number = np.bincount(job, compiled.classes.size[gpu_class], len(compiled))
         order = np.argsort(seat[slowest])
         job, gpu_class, part = job[order], gpu_class[order], 1 / number[job[order]]
         place = np.searchsorted(seat[slowest][order], seat)
@@ -146,7 +146,7 @@ def _added(groups: Groups, held: _Held) -> Floats:
     jobs, pending = groups.round.jobs, _pending(groups)
     waiting = jobs.workers[np.unique(groups.job[pending])].sum()
     part = np.ones(len(groups.job)) if waiting <= 1 else held.of_member
-    untouched = groups.round.class_residents[groups.gpu_class] == groups.sizes
+    untouched = groups.round.classes.residents[groups.gpu_class] == groups.sizes
     gain = np.where(pending, groups.gain / jobs.workers[groups.job], groups.gain * part)
     adds = np.bincount(groups.group_of_member, gain, len(groups)) + groups.value
     return np.where(untouched, 0.0, adds)

@@ -55,7 +55,7 @@ class PriceDual(NamedTuple):
     def bound(self, groups: Groups) -> float:
         """Return the bound that the prices give if they are valid."""
         workers = zip(self.worth.tolist(), groups.round.jobs.workers.tolist(), strict=True)
-        gpus = zip(self.price.tolist(), groups.round.class_sizes.tolist(), strict=True)
+        gpus = zip(self.price.tolist(), groups.round.classes.size.tolist(), strict=True)
         return math.fsum(price * number for price, number in (*workers, *gpus))
 
 
@@ -141,7 +141,7 @@ def _part_errors(dual: PriceDual, groups: Groups) -> Iterator[str]:
     running = groups.round.jobs.running.tolist()
     total = {job: 0.0 for job in groups.job.tolist() if running[job]}
     for (job, gpu_class), part in _parts(dual).items():
-        number = int(groups.round.class_sizes[gpu_class])
+        number = int(groups.round.classes.size[gpu_class])
         total[job] = total.get(job, 0.0) + part * number
     for job, whole in total.items():
         if not math.isclose(whole, 1.0, rel_tol=_ROUNDING):

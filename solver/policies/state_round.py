@@ -105,7 +105,7 @@ class StateRound:
         self, job: Job, groups: Groups, held: Sequence[tuple[int, int]], draft: Draft
     ) -> None:
         shares = tuple(share_of(int(groups.share[member])) for _, member in held)
-        sub_batch = groups.variants[int(groups.variant[held[0][1]])].sub_batch
+        sub_batch = int(groups.variants.sub_batch[groups.variant[held[0][1]]]) or None
         modes = [mode.sub_batch for mode in self._state.modes[job.workload]]
         capped = shares if any(shares) else None
         draft.start(job, [gpu for gpu, _ in held], capped, modes.index(sub_batch))

@@ -39,7 +39,7 @@ def kept(
             held = now.jobs[job[int(groups.job[m])]]
             batch = now.workloads[held.workload].batch
             at = dict(zip(held.gpus or (), held.shares, strict=held.running))
-            sub_batch = groups.variants[groups.variant[m]].sub_batch
+            sub_batch = int(groups.variants.sub_batch[groups.variant[m]]) or None
             same = at.get(ids[gpu], -1) == (int(groups.share[m]) or None)
             same = same and sub_batch == (held.sub_batch or (batch and batch.size))
             found += same
@@ -50,11 +50,11 @@ def kept(
 def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[int, int]]:
     """Yield every way to give the counted groups GPUs of their classes."""
     per_class = []
-    for k, gpu_class in enumerate(groups.round.classes):
+    for k, gpus in enumerate(groups.round.classes.gpus):
         wanted = [g for g, n in enumerate(counts) for _ in range(n) if groups.gpu_class[g] == k]
-        idle = [None] * (len(gpu_class.gpus) - len(wanted))
+        idle = [None] * (len(gpus) - len(wanted))
         per_class.append(
-            [tuple(zip(gpu_class.gpus, way, strict=True)) for way in permutations(wanted + idle)]
+            [tuple(zip(gpus, way, strict=True)) for way in permutations(wanted + idle)]
         )
     for ways in product(*per_class):
         yield {gpu: group for way in ways for gpu, group in way if group is not None}

@@ -89,7 +89,7 @@ def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance
     placed = place(groups, counts)
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}
     classes = groups.round.classes
-    assert all(gpu in classes[groups.gpu_class[g]].gpus for gpu, g in placed.items())
+    assert all(gpu in classes.gpus[groups.gpu_class[g]] for gpu, g in placed.items())
 
 
 def test_a_gang_stays_with_the_gpus_it_shares_bug():

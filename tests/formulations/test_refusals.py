@@ -28,7 +28,7 @@ def listed(values: JobValues, job: int) -> set[Group]:
         members = groups.members(group)
         jobs = groups.job[members.start : members.stop].tolist()
         pending = [k for k in jobs if not groups.round.jobs.running[k]]
-        residents = groups.round.class_residents[groups.gpu_class[group]]
+        residents = groups.round.classes.residents[groups.gpu_class[group]]
         if pending == [job] and len(jobs) == residents + 1:
             seats = ((int(groups.variant[m]), int(groups.share[m])) for m in members)
             found.add((int(groups.gpu_class[group]), frozenset(seats)))

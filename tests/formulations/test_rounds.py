@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import iteration_time
 from dovetail.instances.instance import Batch, Instance
+from dovetail.instances.slowdowns.shares import NO_CAP
 from tests.data import small
 
 SHARED = {"pair": ["a", "a"], "slowdown": [1.5, 1.5]}
@@ -55,25 +57,25 @@ def test_full_overlap_hides_the_shorter():
 
 def test_a_pending_job_has_a_variant_for_each_sub_batch():
     instance = with_batch(small([{"id": "j"}], per_process_mib=300))
-    variants = Round.of(instance).variants[0]
-    assert [v.sub_batch for v in variants] == [64, 32, 16, 8]
+    variants = Round.of(instance).variants
+    assert variants.sub_batch.tolist() == [64, 32, 16, 8]
     # At full size the workload's own 4000 MiB, below that 2000 + 100 b; 300 for the process.
-    assert [v.memory_mib for v in variants] == [4300, 5500, 3900, 3100]
-    assert [v.slowdown_factor for v in variants[:3]] == pytest.approx([1, 114 / 104, 134 / 104])
+    assert variants.memory_mib.tolist() == [4300, 5500, 3900, 3100]
+    assert variants.slowdown_factor[:3] == pytest.approx([1, 114 / 104, 134 / 104])
 
 
 def test_sub_batches_are_whole_and_not_below_the_least():
     instance = with_batch(small([{"id": "j"}]), size=48, min=5)
-    assert [v.sub_batch for v in Round.of(instance).variants[0]] == [48, 24, 12, 6]
+    assert Round.of(instance).variants.sub_batch.tolist() == [48, 24, 12, 6]
     instance = with_batch(small([{"id": "j"}]), size=12, min=1)
-    assert [v.sub_batch for v in Round.of(instance).variants[0]] == [12, 6, 3]
+    assert Round.of(instance).variants.sub_batch.tolist() == [12, 6, 3]
 
 
 def test_a_running_job_keeps_its_sub_batch():
     instance = with_batch(small([running("j", ["g-0"]), running("k", ["g-1"])]))
     j, k = instance.jobs
     instance = instance.replace(jobs=(j.replace(sub_batch=32), k))
-    assert [[v.sub_batch for v in found] for found in Round.of(instance).variants] == [[32], [64]]
+    assert Round.of(instance).variants.sub_batch.tolist() == [32, 64]
 
 
 def with_nodes(instance: Instance, *nodes) -> Instance:
@@ -91,23 +93,25 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
     )
     compiled = Round.of(instance)
     classes, names = compiled.classes, compiled.machines.names
-    assert [(c.model, c.memory_mib, names(c.gpus)) for c in classes] == [
+    model = [compiled.models[k] for k in classes.model]
+    assert list(zip(model, classes.memory_mib, map(names, classes.gpus), strict=True)) == [
         ("V100", 15500, ("g-0", "g-3")),
         ("V100", 15500, ("g-1", "g-2", "i-0")),
         ("V100", 7500, ("h-0",)),
         ("K80", 15500, ("k-0",)),
     ]
-    assert [len(c.residents) for c in classes] == [1, 0, 0, 0]
+    assert classes.residents.tolist() == [len(there) for there in classes.on] == [1, 0, 0, 0]
 
 
 def test_unlike_shares_of_a_running_gang_distinguish_its_gpus():
     instance = small([running("j", ["g-0", "g-1"], share=[50, None])], shares=[50])
-    assert [c.gpus for c in Round.of(instance).classes] == [(0,), (1,)]
+    assert list(Round.of(instance).classes.gpus) == [(0,), (1,)]
 
 
 def closed(instance: Instance) -> list[str]:
     compiled = Round.of(instance)
-    shut = (gpu for c in compiled.classes if not c.open for gpu in c.gpus)
+    classes = compiled.classes
+    shut = (gpu for k in np.flatnonzero(~classes.open) for gpu in classes.gpus[k])
     return list(compiled.machines.names(shut))
 
 
@@ -163,13 +167,12 @@ def test_slowdown_alone_is_that_of_the_cap():
     throughput = instance.workloads["a"].replace(throughput={100: 300.0, 50: 200.0})
     instance = instance.replace(workloads={**instance.workloads, "a": throughput})
     compiled = Round.of(instance)
-    (variant,) = compiled.variants[0]
-    assert compiled.alone(variant, None) == 1
-    assert compiled.alone(variant, 50) == 1.5
-    assert compiled.alone(variant, 40) is None
+    assert compiled.alone(0, NO_CAP) == 1
+    assert compiled.alone(0, 50) == 1.5
+    assert compiled.alone(0, 40) is None
 
 
 def test_a_job_starts_capped_only_where_the_cluster_says_so():
-    assert Round.of(small(shares=[50, 90])).shares_alone == (None,)
+    assert Round.of(small(shares=[50, 90])).shares_alone == (NO_CAP,)
     capped = small(shares=[50, 90], start_capped=True, share_sum=80)
-    assert Round.of(capped).shares_alone == (None, 50)
+    assert Round.of(capped).shares_alone == (NO_CAP, 50)

@@ -40,7 +40,7 @@ class Soon(JobValues):
         return super().gain(job, slowdown, model) / np.where(left > 0, left, 1.0)
 
     def may_share(self, rows, job):
-        jobs, alone = self.round.jobs, self.round.variant_factor[rows.variant]
+        jobs, alone = self.round.jobs, self.round.variants.slowdown_factor[rows.variant]
         left, running = jobs.remaining_s[job], jobs.running[job]
         return shortens_mean_completion(rows.slowdown, alone, left, running)
 
@@ -107,7 +107,7 @@ class Saved(JobValues):
     def _ends(self, rows, job):
         compiled, jobs = self.round, self.round.jobs
         of_model = np.array([self.left[model] for model in compiled.models])
-        left = of_model[compiled.class_model[rows.gpu_class][:, None], job]
+        left = of_model[compiled.classes.model[rows.gpu_class][:, None], job]
         whole, runs = rows.slowdown * left, jobs.running[job]
         if job.shape[1] != 2:
             return whole
@@ -116,7 +116,7 @@ class Saved(JobValues):
         end = np.minimum(
             whole, first + rest * compiled.slowdowns_alone(job, rows.variant, rows.share)
         )
-        alike = compiled.class_alike[rows.gpu_class][:, None]
+        alike = compiled.classes.alike[rows.gpu_class][:, None]
         spread = ~runs & (jobs.workers[job] > alike)
         return np.where(spread | runs.all(axis=1, keepdims=True), whole, end)
 
