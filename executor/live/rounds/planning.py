@@ -84,7 +84,7 @@ class PlannedDecision(NamedTuple):
 
 
 def _is_shown(label: str, name: str) -> bool:
-    """Return whether a label (``SharingClass.label``) names no other user's workload."""
+    """Return whether a label (``Category.label``) names no other user's workload."""
     return "/" not in label or label.startswith(f"{name}/")
 
 

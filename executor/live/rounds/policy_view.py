@@ -12,8 +12,8 @@ from dovetail.executor.jobs.specs import JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, JobState
 from dovetail.executor.live.beliefs import WHOLE
 from dovetail.executor.live.job_beliefs import JobBeliefs, workload_name
+from dovetail.executor.live.rounds.categories import ALONE, Category, CategoryState, Layout
 from dovetail.executor.live.rounds.fair_share import most_of, taking_part
-from dovetail.executor.live.rounds.kinds import ALONE, KindState, Layout, SharingClass
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
@@ -133,21 +133,21 @@ class TrackedJob:
         Its record in the policy's state.
     key : WorkloadKey
         Its user and workload.
-    kind : SharingClass
+    category : Category
         Its workload in the policy's state.
     past : RunHistory
         Its runs.
     steps : int
         Length of the history from which ``past`` was read.
     alone_only : str
-        The value of ``live.alone_only`` from which ``kind`` was derived.
+        The value of ``live.alone_only`` from which ``category`` was derived.
     """
 
     live: LiveJob
     spec: JobSpec
     job: Job
     key: WorkloadKey
-    kind: SharingClass = ALONE
+    category: Category = ALONE
     past: RunHistory = RunHistory()  # noqa: RUF009 - immutable
     steps: int = 0
     alone_only: str = ""
@@ -178,7 +178,7 @@ class TrackedJob:
 
     @property
     def changed(self) -> bool:
-        """Whether its devices or its kind may have changed since it was read."""
+        """Whether its devices or its category may have changed since it was read."""
         live = self.live
         read = self.steps == len(live.history) and self.alone_only == live.alone_only
         return not read or self.job.phase == "running"
@@ -208,7 +208,7 @@ class TrackedJob:
 
 
 MEMORY_STEP_MIB: Final = 64.0
-"""Memory given by owners is rounded up to a multiple of this, to keep the number of kinds low."""
+"""Memory given by owners is rounded up to a multiple of this, so that categories stay few."""
 
 _KEPT_ALONE: Final = frozenset(
     {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
@@ -230,11 +230,11 @@ class PolicyView:
         self._tracked: dict[str, TrackedJob] = {}
         self._estimates = WorkEstimates(self.machine.jobs.values())
         self._sizes: dict[str, int] = {}
-        # What the state depends on as a whole: it is made again if this, or a kind, changes.
+        # What the state depends on as a whole: it is made again if this, or a category, changes.
         self._basis: tuple[object, ...] = ()
         self._stale = True
         self._sizes_mib: list[float] = []
-        self._made: KindState
+        self._made: CategoryState
         self.renew(self.machine.now_s)
 
     @property
@@ -243,7 +243,7 @@ class PolicyView:
         return self._made.state
 
     def instance(self) -> Instance:
-        """Return ``state`` as an instance, with its jobs and all beliefs; its workloads are kinds.
+        """Return ``state`` as an instance, with its jobs and all beliefs, by category.
 
         Devices that take no jobs and hold none are left out.
         """
@@ -304,7 +304,7 @@ class PolicyView:
         # Most waiting jobs have not changed.
         changed = [t for t in self._tracked.values() if self._stale or t.changed]
         for track in changed:
-            track.kind = self._kind(track, layout)
+            track.category = self._category(track, layout)
         replaced = self._rebuild_where_needed(layout, changed)
         self.state.now = now_s
         self._estimate_anew(finished)
@@ -330,7 +330,7 @@ class PolicyView:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
 
-    # Kinds.
+    # Categories.
 
     def _follow(self) -> set[WorkloadKey]:
         """Track new jobs and drop ended ones; return the workloads of the jobs that finished."""
@@ -362,7 +362,7 @@ class PolicyView:
             if track.key in finished and track.job.phase == "pending":
                 track.job.work_s = self._estimates.of(track.live)
 
-    def _kind(self, track: TrackedJob, layout: Layout) -> SharingClass:
+    def _category(self, track: TrackedJob, layout: Layout) -> Category:
         live, name = track.live, track.name
         given, known = live.spec.memory_mib, self.beliefs.workload(name)
         if given is None:
@@ -380,10 +380,10 @@ class PolicyView:
             separated = any(live.id in pair for pair in self.machine.apart)
             only = live.id if separated else ""
             promised = live.spec.gsla is not None
-            return SharingClass(
+            return Category(
                 live.spec.owner.uid, name, need, only, self.beliefs.isolation(live), promised
             )
-        return SharingClass(-1, "", self._least_device_mib(need))
+        return Category(-1, "", self._least_device_mib(need))
 
     def _least_device_mib(self, need_mib: float) -> float:
         """Return the largest memory need that fits on the same devices as this one.
@@ -396,13 +396,13 @@ class PolicyView:
         return min(enough, default=need_mib)
 
     def _rebuild_where_needed(self, layout: Layout, changed: Sequence[TrackedJob]) -> bool:
-        kinds = (track.kind for track in changed if track.live.id not in layout.hidden)
-        if not self._stale and self._made.serves(kinds):
+        categories = (track.category for track in changed if track.live.id not in layout.hidden)
+        if not self._stale and self._made.serves(categories):
             return False
         shown = [t for name, t in self._tracked.items() if name not in layout.hidden]
         self._stale, self._sizes = False, _gang_sizes(shown)
-        specs = {track.kind: track.live.spec for track in shown}
-        self._made = KindState(self.beliefs, specs, self._sizes, layout)
+        specs = {track.category: track.live.spec for track in shown}
+        self._made = CategoryState(self.beliefs, specs, self._sizes, layout)
         return True
 
     # Jobs in a state.
@@ -457,7 +457,7 @@ class PolicyView:
 
     def _read_job(self, track: TrackedJob) -> None:
         live, job, now = track.live, track.job, self.state.now
-        job.workload, track.alone_only = self._made.place[track.kind], live.alone_only
+        job.workload, track.alone_only = self._made.place[track.category], live.alone_only
         track.read_history(self._estimates.of(track.live), self.state.now)
         if live.state not in HOLDING or live.run is None:
             job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0

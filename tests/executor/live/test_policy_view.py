@@ -591,7 +591,7 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     assert "g0: memory: " in refusal(view, [start(view, other, "g0")], {})
 
 
-def test_a_flood_of_unknown_workloads_makes_one_kind():
+def test_a_flood_of_unknown_workloads_makes_one_category():
     story = known_story()
     view = world_of(story)
     for k in range(50):
@@ -745,12 +745,12 @@ def test_a_round_reads_only_the_jobs_that_have_changed(monkeypatch):
 
 def shown(view):
     """Return the policies' view of jobs and devices."""
-    state, kinds = view.state, view._made.kinds
+    state, categories = view.state, view._made.categories
     # What a running job is believed to need is what was known when it started.
     waiting = [
-        (job.id, kinds[job.workload], round(job.work_s, 6)) for job in state.pending.values()
+        (job.id, categories[job.workload], round(job.work_s, 6)) for job in state.pending.values()
     ]
-    running = [(job.id, kinds[job.workload], job.gpus) for job in state.running.values()]
+    running = [(job.id, categories[job.workload], job.gpus) for job in state.running.values()]
     residents = [[job.id for job in there] for there in state.residents]
     return waiting, running, residents, list(state.idle_count)
 

@@ -1,6 +1,6 @@
-"""Kinds of jobs, and the state that policies see, whose workloads are kinds.
+"""Categories of jobs, and the state that policies see, whose workloads are categories.
 
-A policy's ``State`` knows only workloads. Jobs are therefore sorted into kinds (`SharingClass`):
+A policy's ``State`` knows only workloads. Jobs are therefore sorted into categories (`Category`):
 jobs of one user's workload that need equal memory, and jobs that run alone, of any workload. The
 latter have no slowdowns, so they get no co-runners.
 """
@@ -30,8 +30,8 @@ from dovetail.predictors.unmeasured import may_share
 from dovetail.solver.policies.state import State
 
 
-class SharingClass(NamedTuple):
-    """The class of a job; for policies, jobs of one kind differ only in their own figures.
+class Category(NamedTuple):
+    """The class of a job; for policies, jobs of one category differ only in their own figures.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class SharingClass(NamedTuple):
     need_mib : float
         Memory of one worker.
     job : str
-        Id of the only job of this kind, if that is separated from another job; otherwise empty.
+        Id of the only job of this category, if that is separated from another job; otherwise empty.
     isolation : {"", "latency", "best-effort"}
         Whether other jobs may run in the idle time of its jobs, or its jobs in theirs.
     promised : bool
@@ -75,8 +75,8 @@ class SharingClass(NamedTuple):
         return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
 
-ALONE: Final = SharingClass(-1, "", 0.0)
-"""The kind of jobs that run alone and fit on every device."""
+ALONE: Final = Category(-1, "", 0.0)
+"""The category of jobs that run alone and fit on every device."""
 
 
 class Layout(NamedTuple):
@@ -137,18 +137,18 @@ class Layout(NamedTuple):
         return whole.replace(nodes=tuple(nodes)), frozenset(down)
 
 
-class KindState:
-    """The state that policies see in a round, made for these kinds of jobs and without its jobs.
+class CategoryState:
+    """The state that policies see in a round, for these categories of jobs and without its jobs.
 
-    Devices that take no jobs are on nodes that are down. Kinds that may not share at any caps are
-    clashes, so that no policy puts them together.
+    Devices that take no jobs are on nodes that are down. Categories that may not share at any caps
+    are clashes, so that no policy puts them together.
 
     Parameters
     ----------
     beliefs : JobBeliefs
         Profiles, slowdowns, and the rules for sharing devices.
-    specs : mapping of SharingClass to JobSpec
-        The kinds, which are the workloads of the state, each with one of its jobs.
+    specs : mapping of Category to JobSpec
+        The categories, which are the workloads of the state, each with one of its jobs.
     sizes : mapping of str to int
         The number of workers of the largest job of each workload.
     layout : Layout
@@ -156,10 +156,10 @@ class KindState:
 
     Attributes
     ----------
-    kinds : tuple of SharingClass
-        The kinds in the order of the state's workloads.
+    categories : tuple of Category
+        The categories in the order of the state's workloads.
     place, gpu_place : mapping
-        The number of each kind, and of each device by its id, in the state.
+        The number of each category, and of each device by its id, in the state.
     state : State
         The state.
     """
@@ -167,35 +167,38 @@ class KindState:
     def __init__(
         self,
         beliefs: JobBeliefs,
-        specs: Mapping[SharingClass, JobSpec],
+        specs: Mapping[Category, JobSpec],
         sizes: Mapping[str, int],
         layout: Layout,
     ) -> None:
         self._beliefs, self._specs = beliefs, specs
         self._table = beliefs.tabulate(sizes)
         self._allowed = self._shares()
-        self.kinds = tuple(specs)
-        self.place = {kind: k for k, kind in enumerate(self.kinds)}
+        self.categories = tuple(specs)
+        self.place = {category: k for k, category in enumerate(self.categories)}
         self.layout = layout
         self.state = self._state()
         self.gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
 
-    def serves(self, kinds: Iterable[SharingClass]) -> bool:
-        """Return whether the state has these kinds, and all kinds may still have their shares."""
-        return all(kind in self.place for kind in kinds) and self._allowed == self._shares()
+    def serves(self, categories: Iterable[Category]) -> bool:
+        """Return whether the state has these, and all may still have their shares."""
+        return (
+            all(category in self.place for category in categories)
+            and self._allowed == self._shares()
+        )
 
-    def _shares(self) -> dict[tuple[SharingClass, str], Collection[int | Idle]]:
-        """Return the shares that jobs of each kind may have on each model."""
+    def _shares(self) -> dict[tuple[Category, str], Collection[int | Idle]]:
+        """Return the shares that jobs of each category may have on each model."""
         return {
-            (kind, model): set() if kind.alone else self._beliefs.allowed(spec, model)
-            for kind, spec in self._specs.items()
+            (category, model): set() if category.alone else self._beliefs.allowed(spec, model)
+            for category, spec in self._specs.items()
             for model in self._beliefs.models
         }
 
     def _state(self) -> State:
         whole, down = self.layout.cluster(self._beliefs.cluster)
         view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
-        table = self._of_kinds(view)
+        table = self._of_categories(view)
         state = State(view, replace(table, seen=table.measured))
         state.capped_sets = self._beliefs.cluster.caps_first
         state.down |= down
@@ -210,27 +213,27 @@ class KindState:
 
         Devices that take no jobs and hold none are left out.
         """
-        alone = [k for k, kind in enumerate(self.kinds) if kind.alone]
+        alone = [k for k, category in enumerate(self.categories) if category.alone]
         cluster, troubled = self._beliefs.cluster, self.layout.troubled
         return instance_of(self.state, cluster, troubled, alone)
 
     def _workloads(self) -> dict[str, Workload]:
         found: dict[str, Workload] = {}
-        for kind in self.kinds:
-            known = None if kind.alone else self._beliefs.workload(kind.workload)
-            label = kind.label(known.memory_mib if known else 0.0)
+        for category in self.categories:
+            known = None if category.alone else self._beliefs.workload(category.workload)
+            label = category.label(known.memory_mib if known else 0.0)
             if label in found:
-                label = f"{label} (user {kind.uid})"
+                label = f"{label} (user {category.uid})"
             made = known or Workload(memory_mib=0.0)
-            behind = "blocks" if kind.isolation == "best-effort" else None
-            found[label] = made.replace(memory_mib=kind.need_mib, isolation=behind)
+            behind = "blocks" if category.isolation == "best-effort" else None
+            found[label] = made.replace(memory_mib=category.need_mib, isolation=behind)
         return found
 
-    def _of_kinds(self, view: Instance) -> BeliefTable:
-        """Return the beliefs about kinds as far as these may share."""
+    def _of_categories(self, view: Instance) -> BeliefTable:
+        """Return the beliefs about categories as far as these may share."""
         labels, of_workload = tuple(view.workloads), self._table.place
         self._models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
-        at = [of_workload.get(kind.workload, -1) for kind in self.kinds]
+        at = [of_workload.get(category.workload, -1) for category in self.categories]
         sets = self._sets(labels, self._table.sets)
         table = self._table.renumbered(labels, at, self._models, tuple(sets))
         return table.without(self._struck() | self._in_doubt(table))
@@ -238,13 +241,13 @@ class KindState:
     def _sets(
         self, labels: Sequence[str], sets: Sequence[SlowdownEntry]
     ) -> Iterator[SlowdownEntry]:
-        """Yield the entries of sets of workloads for the kinds of these, as far as they may share.
+        """Yield the entries of sets for the categories of their workloads that may share.
 
-        ``labels`` are the names of the kinds.
+        ``labels`` are the names of the categories.
         """
         of: dict[str, list[int]] = defaultdict(list)
-        for k, kind in enumerate(self.kinds):
-            of[kind.workload].append(k)
+        for k, category in enumerate(self.categories):
+            of[category.workload].append(k)
         for entry in sets:
             model = entry.gpu_model
             if model is None or model not in self._models:
@@ -253,7 +256,7 @@ class KindState:
             for chosen in product(*(of[name] for name in entry.workloads)):
                 members = tuple(sorted(zip(chosen, map(share_code, entry.shares), strict=True)))
                 allowed = all(
-                    share is None or share in self._allowed[self.kinds[k], model]
+                    share is None or share in self._allowed[self.categories[k], model]
                     for k, share in zip(chosen, entry.shares, strict=True)
                 )
                 apart = any(self._apart[both] for both in combinations(chosen, 2))
@@ -264,10 +267,11 @@ class KindState:
                     yield entry.model_copy(update={"set": named, "mode": mode})
 
     def _struck(self) -> NDArray[np.bool_]:
-        """Return the cells where a kind may not have its share, or may not share with the other."""
+        """Return the cells of categories that may not have their shares, or not share."""
         caps = self._table.caps
         allowed = [
-            [{None, *self._allowed[kind, model]} for kind in self.kinds] for model in self._models
+            [{None, *self._allowed[category, model]} for category in self.categories]
+            for model in self._models
         ]
         may = np.array(
             [
@@ -277,21 +281,21 @@ class KindState:
                 for share in pair
             ],
             dtype=np.bool_,
-        ).reshape(len(self._models), len(caps), 2, len(self.kinds))
+        ).reshape(len(self._models), len(caps), 2, len(self.categories))
         mine, theirs = may[:, :, 0, :, np.newaxis], may[:, :, 1, np.newaxis, :]
         return np.asarray(~(mine & theirs & ~self._apart & self._isolates))
 
     @cached_property
     def _same_user(self) -> NDArray[np.bool_]:
-        uids = np.array([kind.uid for kind in self.kinds])
+        uids = np.array([category.uid for category in self.categories])
         return np.asarray(uids[:, np.newaxis] == uids)
 
     @cached_property
     def _apart(self) -> NDArray[np.bool_]:
-        """The pairs of kinds whose jobs may never share a device, or no longer."""
+        """The pairs of categories whose jobs may never share a device, or no longer."""
         never = [self._beliefs.pool.sharing(same) is not None for same in (False, True)]
         apart = np.where(self._same_user, never[True], never[False])
-        of_job = {kind.job: k for k, kind in enumerate(self.kinds) if kind.job}
+        of_job = {category.job: k for k, category in enumerate(self.categories) if category.job}
         for both in self._beliefs.machine.apart:
             if of_job.keys() >= {*both}:
                 a, b = (of_job[job] for job in both)
@@ -300,11 +304,11 @@ class KindState:
 
     @cached_property
     def _isolates(self) -> NDArray[np.bool_]:
-        """By caps, the pairs of kinds of which one may run in the idle time of the other.
+        """By caps, the pairs of categories of which one may run in the idle time of the other.
 
         True at caps without isolation.
         """
-        roles = np.array([kind.isolation for kind in self.kinds], dtype=str)
+        roles = np.array([category.isolation for category in self.categories], dtype=str)
         found = np.ones((len(self._table.caps), len(roles), len(roles)), dtype=np.bool_)
         for k, caps in enumerate(self._table.caps):
             if IDLE in caps:
@@ -317,7 +321,7 @@ class KindState:
         """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""
         source = table.source
         bounds = np.where(np.isin(source, WITHOUT_BOUND), np.nan, table.upper)
-        promised = np.array([kind.promised for kind in self.kinds], dtype=np.bool_)
+        promised = np.array([category.promised for category in self.categories], dtype=np.bool_)
         capped = np.array([None not in caps for caps in self._table.caps], dtype=np.bool_)
         may = may_share(
             np.stack([bounds, table.turned(bounds)], axis=-1),
