@@ -15,7 +15,6 @@ from operator import attrgetter
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.charges import Charges
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, StopRun
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import (
@@ -29,6 +28,7 @@ from dovetail.executor.jobs.live_jobs import (
 )
 from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
+from dovetail.executor.jobs.words import Charges
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 

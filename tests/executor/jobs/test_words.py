@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.charges import Charges
-from dovetail.executor.jobs.words import SharedEnvironments, brief
+from dovetail.executor.jobs.words import Charges, SharedEnvironments, brief
 from tests.executor.live.telling import ANN, BOB, Story, spec
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.executor.live.rounds.planning import PlannedDecision, plan_of
+from dovetail.executor.live.rounds.previews import PlannedDecision, plan_of
 from dovetail.instances.checking.checker import check
 from dovetail.instances.plan import Plan
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable

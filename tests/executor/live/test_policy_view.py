@@ -14,15 +14,15 @@ from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
 from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.job_beliefs import workload_name
-from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
-from dovetail.executor.live.rounds.policy_view import PolicyView
-from dovetail.executor.live.rounds.starts import (
+from dovetail.executor.live.rounds.deciding import (
     CannotStartError,
     in_groups,
     place,
     refusal,
     reservations,
 )
+from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
+from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster

@@ -9,7 +9,7 @@ from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.live.beliefs import Source
-from dovetail.executor.live.rounds.starts import refusal
+from dovetail.executor.live.rounds.deciding import refusal
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
 from tests.executor.live.test_policy_view import MODEL, known_story, put, start, together, world_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.live.rounds.starts import require_space
+from dovetail.executor.live.rounds.deciding import require_space
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.runs.room import RunRoom
 from tests.executor.local_runs import Watched, a_run, cleared
