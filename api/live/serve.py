@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dovetail.executor.live.observation.tracks import WatchOptions
     from dovetail.executor.live.rounds.gathering import GatherOptions
     from dovetail.executor.pools.pool import NodePool
-    from dovetail.live.http.peers import Tokens
+    from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening
     from dovetail.predictors.fitted.trained import TrainedPredictor
 
@@ -202,7 +202,7 @@ def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens |
 
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         require_package(package, "live", "dovetail serve")
-    from dovetail.live.http.peers import Tokens
+    from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening
 
     if (options.listen is None) != (options.tokens is None):

@@ -320,6 +320,8 @@ class Beliefs:
         profiles have none of its metrics, are left to the analytic predictor.
         """
         profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
+        if not profiled:
+            return
         if self.model is not None and model in self.model.fits and self.model.mode == sharing:
             fitted = replace(self.model, workers=workers)
             source = Source.MODEL if fitted.fit(model).bound is not None else Source.UNBOUNDED

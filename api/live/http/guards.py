@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.executor.live.errors import UnknownJobError
 from dovetail.executor.live.requests.service_api import ServiceApi
+from dovetail.live.http.connections import Tokens
 from dovetail.live.http.faults import Fault
-from dovetail.live.http.peers import Tokens
 from dovetail.live.http.requests import MOST_BODY_BYTES
 
 LONGEST_BODY_S: Final = 60.0

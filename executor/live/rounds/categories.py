@@ -236,6 +236,8 @@ class CategoryState:
         at = [of_workload.get(category.workload, -1) for category in self.categories]
         sets = self._sets(labels, self._table.sets)
         table = self._table.renumbered(labels, at, self._models, tuple(sets))
+        if not self._table.workloads:
+            return table
         return table.without(self._struck() | self._in_doubt(table))
 
     def _sets(

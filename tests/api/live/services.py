@@ -20,7 +20,7 @@ from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
 from dovetail.live.client import Client
 from dovetail.live.http.application import application
-from dovetail.live.http.peers import Tokens
+from dovetail.live.http.connections import Tokens
 from dovetail.live.http.server import Listening, serving
 from tests.executor.waiting import LIMIT_S
 

@@ -11,7 +11,7 @@ import pytest
 from dovetail.executor.jobs.journal import Journal
 from dovetail.instances.errors import InputError
 from dovetail.live import places
-from dovetail.live.http.peers import Tokens, owner_of
+from dovetail.live.http.connections import Tokens, owner_of
 from dovetail.live.places import (
     ROOT_DIRECTORY,
     ROOT_SOCKET,
