@@ -566,11 +566,12 @@ class Instance(Record):
         Raises
         ------
         ArgumentError
-            When one of other slowdowns is not a ``SlowdownEntry``.
+            When other slowdowns are not several, or one is not a ``SlowdownEntry``.
         """
         if update is not None and "slowdowns" in update:
             known = update["slowdowns"]
             if not isinstance(known, Slowdowns):
+                require_type("slowdowns", known, Iterable)
                 for k, entry in enumerate(known := tuple(known)):
                     require_type(f"slowdowns[{k}]", entry, SlowdownEntry)
             update = {**update, "slowdowns": Slowdowns.of(known, tuple(self.workloads))}

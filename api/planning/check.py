@@ -7,8 +7,9 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from dovetail.instances.objectives import OBJECTIVES
+from dovetail.predicting.options import PREDICTION
 from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, option
-from dovetail.toolkit.files import instance_with, naming, print_either
+from dovetail.toolkit.files import naming, print_either
 from dovetail.toolkit.tables import fact_lines, stacked, text_rows
 from dovetail.toolkit.wording import number
 
@@ -30,6 +31,7 @@ CHECK: Final = Command(
             choices=OBJECTIVES,
         ),
         SLOWDOWNS,
+        *PREDICTION,
     ),
 )
 
@@ -38,8 +40,9 @@ def check(options: Namespace) -> int:
     """Verify a plan; 1 if it breaks a rule."""
     from dovetail.instances.checking.checker import check as verify
     from dovetail.instances.files import read_plan
+    from dovetail.predicting.filling import completed
 
-    instance = instance_with(options.instance, options.slowdowns)
+    instance = completed(options)
     plan = read_plan(options.plan)
     if plan.instance not in (None, instance.name):
         text = f"the plan was made for instance {plan.instance}, this one is {instance.name}"

@@ -6,8 +6,9 @@ from argparse import Namespace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from dovetail.predicting.options import PREDICTION
 from dovetail.toolkit.commands import INSTANCE, PLAN_FILE, SLOWDOWNS, Command, argument
-from dovetail.toolkit.files import instance_with, naming, print_either
+from dovetail.toolkit.files import naming, print_either
 from dovetail.toolkit.progress import working
 from dovetail.toolkit.tables import named_lines, stacked, text_rows, title
 from dovetail.toolkit.wording import number
@@ -33,6 +34,7 @@ EXPLAIN: Final = Command(
             "[JOB]", "id of the job (default: all waiting jobs, and the pairs not yet measured)"
         ),
         SLOWDOWNS,
+        *PREDICTION,
     ),
 )
 
@@ -43,9 +45,10 @@ _ANY: Final = "Any one of these (would: proven by solving; could: if the rest st
 def explain(options: Namespace) -> int:
     """Explain why a job waits and what would let it start, or why each waiting job waits."""
     from dovetail.instances.files import read_plan
+    from dovetail.predicting.filling import completed
     from dovetail.solver.explaining.explanations import explain as explained
 
-    instance = instance_with(options.instance, options.slowdowns)
+    instance = completed(options)
     plan = read_plan(options.plan)
     if options.job is None:
         return _explain_waiting(options, instance, plan)

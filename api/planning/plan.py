@@ -22,7 +22,7 @@ from dovetail.toolkit.commands import (
     option,
     output_file,
 )
-from dovetail.toolkit.files import instance_with, naming, print_either, require_separate
+from dovetail.toolkit.files import naming, print_either, require_separate
 from dovetail.toolkit.progress import ProgressLine, compiled_ahead, interrupting, working
 from dovetail.toolkit.tables import (
     Name,
@@ -129,7 +129,7 @@ _MOST_WAITING: Final = 20
 def plan(options: Namespace) -> int:
     """Solve the instance; print or write the plan, the report and the model."""
     from dovetail.formulations.budget import Budget, InterruptibleClock
-    from dovetail.predicting.filling import with_predictions
+    from dovetail.predicting.filling import completed
     from dovetail.solver.backends.milp import require_pulp
     from dovetail.solver.rounds import solve, write_model
 
@@ -143,8 +143,7 @@ def plan(options: Namespace) -> int:
     _check_figures(options)
     if options.write_model:
         require_pulp("--write-model")
-    instance = instance_with(options.instance, options.slowdowns)
-    instance = with_predictions(options, instance)
+    instance = completed(options)
     objective = _objective(options.objective)
     _compile_once(instance, options.solver)
     clock = InterruptibleClock()

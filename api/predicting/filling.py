@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,8 @@ from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.entry import SOURCES
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, caps_of
+from dovetail.toolkit.files import instance_with
+from dovetail.toolkit.tables import note
 from dovetail.toolkit.wording import number
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def predictor_of(options: Namespace, default: str | None = None) -> str | Predic
 
     model = load_model(options.model).standing_in(dict(options.stand_ins))
     return replace(model, measured_only=options.measured)
+
+
+def completed(options: Namespace) -> Instance:
+    """Return the instance of a command with the measured pairs and predictions that it names."""
+    return with_predictions(options, instance_with(options.instance, options.slowdowns))
 
 
 def with_predictions(options: Namespace, instance: Instance) -> Instance:
@@ -87,7 +93,7 @@ def predicted(
         *_unknown(instance, predictor, mixed, options.confidence),
         *_doubts(instance, made, predictor, mixed),
     ):
-        print(f"dovetail: {kind}: {what}", file=sys.stderr)
+        note(f"{kind}: {what}")
     return made
 
 

@@ -104,6 +104,20 @@ def console() -> Console:
     return Console(highlight=False, width=WIDTH, file=cast(TextIO, _Trimmed()))
 
 
+def note(text: str) -> None:
+    """Print a note on standard error; what does not fit goes on below, indented."""
+    from textwrap import fill
+
+    line = fill(
+        f"dovetail: {text}",
+        WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print(line, file=sys.stderr)
+
+
 class _Trimmed:
     """Standard output for whole lines, which removes blanks at their end."""
 

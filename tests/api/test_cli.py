@@ -117,6 +117,16 @@ def test_packed_yaml_is_read_and_written(run, tmp_path):
     assert run("check", path, tmp_path / "plan.yaml.gz")[0] == 0
 
 
+def test_a_plan_with_predictions_is_checked_and_explained_with_them(run, tmp_path):
+    path = tmp_path / "plan.json"
+    predicted = ("--predictor", "analytic")
+    assert run("plan", "library:sm-allocation", *predicted, "-o", path)[0] == 0
+    assert run("check", "library:sm-allocation", path)[0] == 1
+    assert run("check", "library:sm-allocation", path, *predicted)[0] == 0
+    assert run("explain", "library:sm-allocation", path)[0] == 2
+    assert run("explain", "library:sm-allocation", path, *predicted)[0] == 0
+
+
 def test_a_wrong_plan_is_found_wrong(run, tmp_path):
     path = tmp_path / "plan.json"
     run("plan", "library:gang-partial", "-o", path)
@@ -229,7 +239,7 @@ def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
     path = tmp_path / "filled.json"
     status, out, err = run("predict", "library:lab", "-o", path)
     assert status == 0
-    nothing_known, assumed = err.splitlines()
+    nothing_known, assumed = err.replace("\n  ", " ").splitlines()
     assert "unknown: pairs of mamba-new (no gpu_util)" in nothing_known
     assert "kernel_mean_s by 25 µs (12 workloads)" in assumed
     assert "slowdowns" in out

@@ -213,6 +213,9 @@ def test_a_copy_of_an_instance_takes_any_entries():
         assert copied.slowdowns.names == ("a",)
     with pytest.raises(ArgumentError, match=r"slowdowns\[1\] must be a SlowdownEntry, got a dict"):
         instance.altered(slowdowns=(entry, {}))
+    for wrong in (None, 3):
+        with pytest.raises(ArgumentError, match=r"slowdowns must be an Iterable, got an? "):
+            instance.altered(slowdowns=wrong)
 
 
 def test_columns_cannot_be_written_to():

@@ -283,7 +283,7 @@ def _barred(job: LiveJob) -> str:
         filter(
             None,
             [
-                f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
+                f"its release (held by {job.held}: dovetail release JOB)" if job.held else "",
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
                 f"other jobs of its array (at most {job.spec.most_running} may run at a time)"

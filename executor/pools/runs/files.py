@@ -14,6 +14,7 @@ They are below the state directory.
     runs/RUN/rankK/log, log.1 ...  its output, the newest first
     runs/RUN/rankK/progress        its progress at its end (until then in shim/page.py)
     runs/RUN/rankK/shim.log        errors of the shim itself, if there are any
+    rehearsal/errors.log           what compiled code of the shims reports, of all ranks
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def serve(variable: str, directory: str, page_bytes: int) -> None:
     with contextlib.suppress(OSError):
         spec = json.dumps(_REHEARSAL).encode()
         os.close(write_new(os.path.join(rehearsal, "spec.json"), spec))
+    _keep_errors(os.path.join(rehearsal, "errors.log"))
     _close_inherited()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
@@ -135,10 +136,18 @@ def _become_shim(
         os._exit(0)
 
 
+def _keep_errors(path: str) -> None:
+    """Let a file take what compiled code of all shims reports, instead of the service's stream."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        file = 1  # /dev/null
+    os.dup2(file, 2)
+
+
 def _take_streams(directory: str, barrier: int) -> None:
-    # The fork server's standard output is /dev/null.
-    for theirs, ours in ((1, 2), (barrier, 0), (barrier, 1)):
-        os.dup2(theirs, ours)
+    os.dup2(barrier, 0)
+    os.dup2(barrier, 1)
     sys.stderr = ErrorLog(os.path.join(directory, "shim.log"))
 
 

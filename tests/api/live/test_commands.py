@@ -170,7 +170,7 @@ def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
     orphan = submitted(run, "--after", doomed)
     anyway = submitted(run, "--after-any", doomed, command=("train", "work_s=0.1"))
     assert run("wait", first)[0] == 0
-    assert f"{held}  its release (held by {ME}: dovetail release {held})\n" in run("queue")[1]
+    assert f"{held}  its release (held by {ME}: dovetail release JOB)\n" in run("queue")[1]
     assert f"{last}  {held} to finish\n" in run("queue")[1]
     assert f"it waits for {held} to finish" in run("show", last)[1]
     assert run("release", "--all")[1].startswith(f"{held}: ")

@@ -100,6 +100,14 @@ class TestGate:
         assert len(holders(rank.token, os.geteuid())) == 2
         barrier.leave()
 
+    def test_what_compiled_code_reports_is_kept(self, server, rank, tmp_path):
+        barrier = StartBarrier(server, rank)
+        assert barrier.answer(boot_s() + LIMIT_S) == "prepared"
+        kept = str(tmp_path / "rehearsal" / "errors.log")
+        shims = holders(rank.token, os.geteuid())
+        assert kept in {os.readlink(f"/proc/{shim.pid}/fd/2") for shim in shims}
+        barrier.dismiss()
+
     def test_a_damaged_specification_is_reported_in_its_log(self, server, rank):
         (rank.directory / "spec.json").write_text("{")
         barrier = StartBarrier(server, rank)
