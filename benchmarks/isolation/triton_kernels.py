@@ -4,7 +4,8 @@
     python benchmarks/isolation/triton_kernels.py
 
 Triton compiles softmax, layer norm, a half-precision product and attention, without PyTorch; its
-own ``ptxas`` assembles all forms.
+own ``ptxas`` assembles all forms. With ``--write FOLDER`` it only writes small versions of them as
+PTX: those in ``tests/isolation/triton``, which the tests run.
 """
 
 # Triton compiles its functions from their source, in which types have no place.
@@ -13,6 +14,7 @@ own ``ptxas`` assembles all forms.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,30 +92,64 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, int]], ...] = (
     (product, {"inner": "i32", "across": "i32"}, {"SIZE": 64, "STEP": 32}),
     (attention, {"length": "i32", "scale": "fp32"}, {"SIZE": 64, "DEPTH": 64}),
 )
+SMALL = {
+    "softmax": {"SIZE": 256},
+    "layer_norm": {"SIZE": 256},
+    "product": {"SIZE": 64, "STEP": 32},
+    "attention": {"SIZE": 64, "DEPTH": 32},
+}
 
 
 def main() -> None:
     """Print a row for each kernel and architecture."""
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write small kernels as PTX")
+    if folder := parser.parse_args().write:
+        _write(folder)
+        return
     ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
     newest = ptxas.with_name("ptxas-blackwell")
     print(f"Triton {triton.__version__}; registers a thread: whole, slices, workers")
     for kernel, types, constants in KERNELS:
         for capability, target in TARGETS.items():
-            text = _compiled(kernel, types, constants, capability)
+            text = str(_compiled(kernel, types, constants, capability).asm["ptx"])
             _, found = prepare(text, target, newest if newest.exists() else ptxas)
             (one,) = found.values()
             print(f"{one.name:12} {target:8} {_row(one)}")
 
 
-def _compiled(kernel: Any, types: dict[str, str], constants: dict[str, int], cc: int) -> str:
+def _write(folder: Path) -> None:
+    """Write the kernels for two architectures, without positions in the source and comments."""
+    for kernel, types, _ in KERNELS:
+        for capability in (80, 90):
+            made = _compiled(kernel, types, SMALL[kernel.__name__], capability, ptx_version=80)
+            text, shared = made.asm["ptx"], made.metadata.shared
+            text = text[: text.index("\t.section")] if "\t.section" in text else text
+            text = re.sub(
+                r"[ \t]*//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", text, flags=re.MULTILINE
+            )
+            text = re.sub(r"\n\s*\n+", "\n", text).strip() + "\n"
+            text = f"// Triton {triton.__version__}, dynamic shared memory: {shared} bytes\n{text}"
+            (folder / f"{kernel.__name__}-{capability}.ptx").write_text(text)
+
+
+def _compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, int], cc: int, **options: int
+) -> Any:
     names = kernel.arg_names
     signature = {
         name: "constexpr" if name in constants else types.get(name, HALVES.get(name))
         for name in names
     }
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    return str(triton.compile(source, target=GPUTarget("cuda", cc, 32)).asm["ptx"])
+    # As at run time, arrays begin at multiples of 16 bytes, and their sizes are such.
+    attributes = {
+        (place,): [["tt.divisibility", 16]]
+        for place, kind in enumerate(signature.values())
+        if options and kind not in ("constexpr", "fp32")
+    }
+    given = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=given, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", cc, 32), options=options)
 
 
 def _row(one: PreparedKernel) -> str:

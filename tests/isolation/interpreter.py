@@ -2,7 +2,8 @@
 
 Threads run in random order and for random stretches, several blocks at once. Barriers and
 warp-wide instructions wait for exactly the threads that CUDA says they wait for: those that have
-not ended. A block whose threads wait at different barriers, or for each other, is an error.
+not ended. A block whose threads wait at different barriers, or for each other, is an error, and so
+is an address that is not aligned as its instruction demands.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from functools import cache
 from typing import Any
 
 from dovetail.isolation.ptx import Function, Module, Statement, split_operands
+from tests.isolation.tensor_cores import (
+    WARP,
+    WARP_GROUP,
+    InFlight,
+    InterpreterError,
+    TensorInstructions,
+    aligned,
+)
 
-WARP = 32
 SHARED_AT = 1 << 40
 LOCAL_AT = 1 << 44
+PARAMETERS_AT = 1 << 48
 
 _VARIABLE = re.compile(
     r"(?<!extern )\.(shared|local)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
@@ -31,10 +40,6 @@ _DYNAMIC_STEP = 16
 """Dynamic shared memory begins at a multiple of this, or of the largest alignment declared."""
 _BITS = {"pred": 1, "f16x2": 32, "bf16x2": 32, "bf16": 16}
 _SPACES = ("param", "shared", "global", "local", "const")
-
-
-class InterpreterError(Exception):
-    """A kernel broke a rule of CUDA or used an instruction unknown to this interpreter."""
 
 
 class StuckError(InterpreterError):
@@ -95,7 +100,7 @@ class Thread:
     ended: bool = False
     waits: tuple[Any, ...] | None = None
     local: bytearray = field(default_factory=bytearray)
-    copies: list[tuple[int, bytes]] = field(default_factory=list)
+    copies: list[list[tuple[int, bytes]]] = field(default_factory=lambda: [[]])
 
     @property
     def lane(self) -> int:
@@ -108,6 +113,7 @@ class Block:
     def __init__(self, kernel: Kernel, launch: Launch, index: tuple[int, int, int]) -> None:
         self.kernel, self.launch, self.index = kernel, launch, index
         self.shared = bytearray(kernel.shared_size + launch.dynamic_shared)
+        self.flight = InFlight()
         x, y, z = launch.block
         tids = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
         self.threads = [
@@ -116,6 +122,7 @@ class Block:
         for thread in self.threads:
             kernel.preset(thread)
         self.runnable = list(self.threads)
+        self._alive, self._at_barrier = len(self.threads), 0
 
     @property
     def ended(self) -> bool:
@@ -143,25 +150,47 @@ class Block:
 
     def _release(self, thread: Thread) -> None:
         """Resume the threads that waited for this thread only."""
-        warp = thread.number // WARP
-        members = self.threads[warp * WARP : (warp + 1) * WARP]
-        waiting = {one.waits[1:3] for one in members if one.waits and one.waits[0] == "warp"}
-        for pc, mask in waiting:
-            named = [one for one in members if mask >> one.lane & 1 and not one.ended]
-            there = [one for one in named if one.waits and one.waits[:3] == ("warp", pc, mask)]
-            if there and len(there) == len(named):
-                there[0].waits[3](there)  # type: ignore[index]
-                self._go_on(there)
-        live = [one for one in self.threads if not one.ended]
-        at_barrier = [one for one in live if one.waits and one.waits[0] == "barrier"]
-        if live and len(at_barrier) == len(live):
+        kind = thread.waits[0] if thread.waits else "end"
+        if kind in ("warp", "end"):
+            first = thread.number // WARP * WARP
+            members = self.threads[first : first + WARP]
+            if thread.waits:
+                waiting = {thread.waits[:3]}
+            else:
+                waiting = {one.waits[:3] for one in members if one.waits and one.waits[0] == "warp"}
+            for key in waiting:
+                there = []
+                for lane, one in enumerate(members):
+                    if key[2] >> lane & 1 and not one.ended:
+                        if one.waits is None or one.waits[:3] != key:
+                            break
+                        there.append(one)
+                else:
+                    if there:
+                        there[0].waits[3](there)  # type: ignore[index]
+                        self._go_on(there)
+        if kind in ("group", "end"):
+            first = thread.number // WARP_GROUP * WARP_GROUP
+            members = [one for one in self.threads[first : first + WARP_GROUP] if not one.ended]
+            places = {
+                one.waits[1] if one.waits and one.waits[0] == "group" else -1 for one in members
+            }
+            if len(places) == 1 and -1 not in places:
+                members[0].waits[2](members)  # type: ignore[index]
+                self._go_on(members)
+        self._alive -= kind == "end"
+        self._at_barrier += kind == "barrier"
+        if self._alive and self._at_barrier == self._alive:
+            live = [one for one in self.threads if not one.ended]
             places = {one.waits[1] for one in live if one.waits}
             if len(places) > 1:
                 raise DivergedError(f"barriers at statements {sorted(places)} at the same time")
             live[0].waits[2](live)  # type: ignore[index]
+            self._at_barrier = 0
             self._go_on(live)
-        if live and not self.runnable:
-            raise StuckError(f"{len(live)} threads wait, e.g. {live[0].waits}")
+        if self._alive and not self.runnable:
+            waits = next(one.waits for one in self.threads if not one.ended)
+            raise StuckError(f"{self._alive} threads wait, e.g. {waits}")
 
     def _go_on(self, threads: Sequence[Thread]) -> None:
         for one in threads:
@@ -191,6 +220,13 @@ class Block:
             raise InterpreterError(f"reads {size} bytes of {space or 'memory'} at {at}")
         return int.from_bytes(memory[at : at + size], "little")
 
+    def load_bytes(self, thread: Thread, address: int, size: int) -> bytes:
+        """Return bytes at a generic address, or of a parameter that is passed by value."""
+        if address >= PARAMETERS_AT:
+            at = address - PARAMETERS_AT
+            return bytes(self.launch.parameters[at : at + size])
+        return self.load(thread, "", address, size).to_bytes(size, "little")
+
     def store(self, thread: Thread, space: str, address: int, size: int, value: int) -> None:
         memory, at = self.space_of(thread, space, address)
         if not 0 <= at <= len(memory) - size:
@@ -207,13 +243,14 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared: int
+    rng: random.Random
 
 
 Operation = Callable[[Thread], None]
 Reader = Callable[[Thread], int]
 
 
-class Kernel:
+class Kernel(TensorInstructions):
     """A kernel, ready to run.
 
     Parameters
@@ -551,9 +588,12 @@ class Kernel:
         address = self._address(one.operands[1])
         to = [self._register(name) for name in self._vector(one.operands[0])]
         widen = kind[0] == "s"
+        whole = size * len(to)
 
         def run(t: Thread) -> None:
             at = address(t)
+            if at % whole:
+                aligned(at, whole, one.text)
             for k, register in enumerate(to):
                 raw = t.block.load(t, space, at + k * size, size)
                 t.registers[register] = (
@@ -570,9 +610,12 @@ class Kernel:
         size, space = bits_of(kind) // 8, _space(one)
         address = self._address(one.operands[0])
         given = [self._reader(name, kind) for name in self._vector(one.operands[1])]
+        whole = size * len(given)
 
         def run(t: Thread) -> None:
             at = address(t)
+            if at % whole:
+                aligned(at, whole, one.text)
             for k, read in enumerate(given):
                 t.block.store(t, space, at + k * size, size, read(t))
 
@@ -596,7 +639,7 @@ class Kernel:
         name = next(part for part in one.opcode.split(".") if part in known)
 
         def run(t: Thread) -> None:
-            at = address(t)
+            at = aligned(address(t), size, one.text)
             old = t.block.load(t, space, at, size)
             values = [read(t) for read in given]
             t.block.store(t, space, at, size, _changed(name, kind, old, values))
@@ -607,27 +650,35 @@ class Kernel:
 
     def _cp(self, one: Statement, place: int) -> Operation:
         """Copy to shared memory some time later; only a wait guarantees the copy."""
+        if one.has("bulk"):
+            return self._bulk(one, place)
         if one.opcode.startswith("cp.async.commit"):
-            return lambda t: None
+            return lambda t: t.copies.append([])
         if one.opcode.startswith("cp.async.wait"):
+            everything = one.has("wait_all")
+            keep = 0 if everything else int(one.operands[0], 0)
 
             def land(t: Thread) -> None:
-                for at, data in t.copies:
-                    for k, byte in enumerate(data):
-                        t.block.store(t, "shared", at + k, 1, byte)
-                t.copies.clear()
+                if everything:
+                    t.copies.append([])
+                while len(t.copies) > keep + 1 or (
+                    len(t.copies) > 1 and t.block.launch.rng.random() < 0.5
+                ):
+                    for at, data in t.copies.pop(0):
+                        t.block.store(t, "shared", at, len(data), int.from_bytes(data, "little"))
 
             return land
         if not one.has("shared"):
             raise InterpreterError(f"unknown copy {one.text}")
         to, source = self._address(one.operands[0]), self._address(one.operands[1])
-        size = int(one.operands[2])
+        size = int(one.operands[2], 0)
         given = self._reader(one.operands[3]) if len(one.operands) > 3 else None
 
         def run(t: Thread) -> None:
             count = size if given is None else min(size, given(t))
-            data = bytes(t.block.load(t, "global", source(t) + k, 1) for k in range(count))
-            t.copies.append((to(t), data + bytes(size - count)))
+            at, start = aligned(to(t), size, one.text), aligned(source(t), size, one.text)
+            data = t.block.load(t, "global", start, count) if count else 0
+            t.copies[-1].append((at, data.to_bytes(size, "little")))
 
         return run
 
@@ -667,6 +718,8 @@ class Kernel:
             base = SHARED_AT
         elif one.has("local"):
             base = LOCAL_AT
+        elif one.has("param"):
+            base = PARAMETERS_AT
 
         def run(t: Thread) -> None:
             value = read(t)
@@ -782,7 +835,7 @@ def launch(
     most : int
         Instructions after which a kernel counts as endless.
     """
-    given = Launch(memory, kernel.parameters(arguments), grid, block, dynamic_shared)
+    given = Launch(memory, kernel.parameters(arguments), grid, block, dynamic_shared, rng)
     todo = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
     if in_order:
         todo.reverse()
@@ -817,6 +870,7 @@ _SPECIAL_NAMES: Mapping[str, Callable[[Thread, Block], int]] = {
     "%lanemask_eq": lambda t, b: 1 << t.lane,
     "%lanemask_gt": lambda t, b: 0xFFFFFFFF & ~((2 << t.lane) - 1),
     "%lanemask_ge": lambda t, b: 0xFFFFFFFF & ~((1 << t.lane) - 1),
+    "%dynamic_smem_size": lambda t, b: b.launch.dynamic_shared,
     "%clock": lambda t, b: 0,
     "%clock64": lambda t, b: 0,
 }

@@ -64,8 +64,7 @@ def preempted(
 ) -> bytes:
     """Run workers whose flag goes up at random moments; resume them until all blocks are done."""
     memory = case.memory()
-    declared = replace(module, text=f"{module.text}\n{STORAGE}")
-    runs = Kernel(declared, made or workers(kernel, unified=unified))
+    runs = workers_of(module, made or workers(kernel, unified=unified))
     launches = 0
     while int.from_bytes(memory[COUNTER_AT : COUNTER_AT + 4], "little") < case.blocks:
         memory[FLAG_AT : FLAG_AT + 4] = bytes(4)
@@ -81,6 +80,11 @@ def preempted(
         _launch(runs, memory, case, arguments, grid, rng, host, own + STORAGE_BYTES)
         launches += 1
     return bytes(memory[DATA_AT:])
+
+
+def workers_of(module: Module, made: Function) -> Kernel:
+    """Return a kernel as workers, ready to run, in its module with a declaration of ours."""
+    return Kernel(replace(module, text=f"{module.text}\n{STORAGE}"), made)
 
 
 def _launch(kernel, memory, case, arguments, grid, rng, host=None, dynamic=None) -> None:
