@@ -138,6 +138,10 @@ class Forecast:
         """Return the forecast of these jobs, at the same prices."""
         return replace(self, start_s=self.start_s[which])
 
+    def last_to_share_s(self, gpu_price: float, energy_price: float) -> float:
+        """Return the time beyond which no job shares at these prices."""
+        return self.last_s * (1 + ROUNDING) if gpu_price == energy_price == 0 else math.inf
+
     def from_idle(self, end: Floats, gpu_price: float) -> Floats:
         """Return the price of an idle GPU until ``end``.
 
@@ -211,8 +215,7 @@ class Completion(JobValues):
             model = compiled.models[compiled.machines.model[gpus[0]]]
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
         self.by_itself = np.where(jobs.running, 0.0, self.weight * self._due + self._rent)
-        last = self._forecast.last_s * (1 + ROUNDING)
-        self._last_s = last if gpu_price == energy_price == 0 else math.inf
+        self._last_s = self._forecast.last_to_share_s(gpu_price, energy_price)
         self._power_w = _power_alone(compiled)
         # For one worker; running jobs take their energy in any case.
         self._energy_j = np.where(jobs.running, 0.0, self._power_w * fastest)

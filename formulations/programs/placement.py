@@ -158,3 +158,10 @@ class _Free:
         """Return the free GPUs, starting with the nodes that have the fewest."""
         nodes: list[list[int]] = sorted(self._gpus.values(), key=len)
         return chain.from_iterable(nodes)
+
+
+def tightest_first(gpus: Sequence[int], node: Sequence[int]) -> Iterator[int]:
+    """Return GPUs, starting with those of the nodes that have the fewest of them."""
+    if len(gpus) == 1:
+        return iter(gpus)
+    return _Free(gpus, node).tightest_first()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, permutations
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,6 +63,23 @@ _MOST_TRIED = 4
 
 _MOST_SETS = 100_000
 """Sets of one size are left out if there are more of them on a GPU model."""
+
+
+class Together(NamedTuple):
+    """Pairs of workloads that may start together, by split, workload and workload.
+
+    Attributes
+    ----------
+    share : (splits, 2) int
+        The shares of both.
+    slowdown, upper, tail : (2, splits, workloads, workloads) float
+        Figures of both; their slowdowns are NaN if they may not.
+    """
+
+    share: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
 
 
 class BelievedSlowdowns(KnownSlowdowns):
@@ -120,6 +138,7 @@ class BelievedSlowdowns(KnownSlowdowns):
         )
         self._pairs: dict[str, KnownPairs] = {}
         self._least_bounds: dict[tuple[str, AnyShare], tuple[Floats, Floats]] = {}
+        self._together: dict[int, Together] = {}
 
     def _correct_untried(self, seen: Bools) -> None:
         """Correct predictions for pairs that were measured at other splits, in place."""
@@ -302,7 +321,9 @@ class BelievedSlowdowns(KnownSlowdowns):
         ]
         return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
 
-    def beside_uncapped(self, model: Ints, there: Ints, joining: Ints) -> tuple[Floats, Floats]:
+    def beside_uncapped(
+        self, model: Ints, there: Ints, joining: Ints
+    ) -> tuple[Ints, Floats, Floats]:
         """Return the slowdowns of jobs without a cap and of those that join them, at each split.
 
         Parameters
@@ -314,14 +335,51 @@ class BelievedSlowdowns(KnownSlowdowns):
 
         Returns
         -------
+        share : (splits,) int
+            The share of the one that joins.
         theirs, own : (splits, n, k) float
             Without their sub-batches; NaN if the two may not share.
         """
-        caps, back = (split[:, None, None] for split in self._caps_beside(NO_CAP))
+        return self._caps[self._uncapped[0], 1], *self._both(self._slowdown, model, there, joining)
+
+    def bounds_beside_uncapped(
+        self, model: Ints, there: Ints, joining: Ints, tails: bool
+    ) -> tuple[Floats, Floats]:
+        """Return the bounds of these slowdowns, or of tail latencies, in the same order."""
+        return self._both(self._tail if tails else self._upper, model, there, joining)
+
+    def _both(
+        self, table: Floats, model: Ints, there: Ints, joining: Ints
+    ) -> tuple[Floats, Floats]:
+        caps, back = (split[:, None, None] for split in self._uncapped)
         model, there = model[:, None], there[:, None]
-        return self._slowdown[model, caps, there, joining], self._slowdown[
-            model, back, joining, there
-        ]
+        return table[model, caps, there, joining], table[model, back, joining, there]
+
+    @cached_property
+    def _uncapped(self) -> tuple[Ints, Ints]:
+        return self._caps_beside(NO_CAP)
+
+    def together(self, model: int) -> Together:
+        """Return the pairs that may start together on a GPU model that holds two jobs."""
+        if model not in self._together:
+            may = np.isin(self._caps, self._starting).all(axis=1)
+            may &= percent(self._caps).sum(axis=1) <= self.rules.share_sum
+            there, tried = np.flatnonzero(may), self._tried[model]
+            fresh = tried[there] | (tried.sum(axis=0) < _MOST_TRIED)
+            back = self._mirror[there]
+
+            def both(table: Floats) -> tuple[Floats, Floats]:
+                return table[model, there], table[model, back].swapaxes(1, 2)
+
+            slowdown = both(self._slowdown)
+            never = ~fresh | np.isnan(slowdown[0] + slowdown[1])
+            self._together[model] = Together(
+                self._caps[there],
+                np.stack([np.where(never, np.nan, one) for one in slowdown]),
+                np.stack(both(self._upper)),
+                np.stack(both(self._tail)),
+            )
+        return self._together[model]
 
     def least_bounds(self, model: str, share: AnyShare) -> tuple[Floats, Floats]:
         """Return the least bounds of gSLAs when a job with this share is joined.

@@ -13,7 +13,9 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.values import EnergyValues, JobValues
+from dovetail.instances.slowdowns.shares import NO_CAP, share_of
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
+from dovetail.solver.policies.direct import direct_starts
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
@@ -64,8 +66,9 @@ class Dovetail:
     """Choose all starts of a round together, by the completion time that each saves.
 
     Every decision is a round under the objective ``completion`` (``formulations.completion``),
-    solved as in ``dovetail.solve``: jobs start alone on idle GPUs, together on them, or with
-    running jobs. If GPUs are scarce, their price is what the waiting jobs would pay. Measurements
+    solved as in ``dovetail.solve``, or on tables where prices prove the best plan
+    (``solver.policies.direct``): jobs start alone on idle GPUs, together on them, or with running
+    jobs. If GPUs are scarce, their price is what the waiting jobs would pay. Measurements
     of running pairs override predictions, gSLAs are checked against upper bounds, and no sharing
     starts that is expected to end later than the last job without it.
 
@@ -280,8 +283,17 @@ class Dovetail:
         state, hosts, places = draft.state, window.hosts, window.jobs
         if self._timed and not self.energy_price:
             columns, forecast = queue.columns.take(places), queue.forecast.take(places)
+            last_s = forecast.last_to_share_s(self.gpu_price, self.energy_price)
+            best = direct_starts(
+                draft, columns, forecast, hosts, self._book, lent_s, self.gpu_price, last_s
+            )
+            if best is not None:
+                for job, gpu, share in best.seats:
+                    shares = None if share == NO_CAP else (share_of(share),)
+                    draft.start(columns.jobs[job], (gpu,), shares)
+                return RoundProof(best.value, best.value, 0.0, window.judged)
             idle = draft.idle_total
-            hosts, able = worth_joining(state, idle, columns, forecast, hosts, self._book)
+            hosts, able = worth_joining(state, idle, columns, forecast, hosts, self._book, last_s)
             places = places[able]
             if not len(places):
                 return RoundProof(0.0, 0.0, 0.0, window.judged)

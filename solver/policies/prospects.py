@@ -17,12 +17,8 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.completion import Forecast
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
-from dovetail.solver.policies.queue_columns import (
-    QueueColumns,
-    floats_of,
-    ints_of,
-    remaining_work,
-)
+from dovetail.solver.policies.joins import Joins, There
+from dovetail.solver.policies.queue_columns import QueueColumns
 from dovetail.solver.policies.state import State
 from dovetail.solver.policies.state_round import Host
 
@@ -36,6 +32,7 @@ def worth_joining(
     forecast: Forecast,
     hosts: Sequence[Host],
     book: BelievedSlowdowns,
+    last_s: float,
 ) -> tuple[Sequence[Host], Bools]:
     """Return the hosts and jobs that matter in a round that maximises ``completion``.
 
@@ -56,6 +53,8 @@ def worth_joining(
         The running jobs that they may join.
     book : BelievedSlowdowns
         The estimates for jobs that share a GPU.
+    last_s : float
+        No job shares beyond this time.
 
     Returns
     -------
@@ -70,8 +69,8 @@ def worth_joining(
     capped = any(job.shares is not None for host in hosts for job in host.jobs)
     if book.sets or book.speeds_up or capped or state.hosts is not None:
         return hosts, np.ones(len(jobs), dtype=bool)
-    there = _There.of(state, hosts)
-    most = _Most.of(there, jobs, forecast, book)
+    there = There.of(state, hosts)
+    most = _Most.of(there, jobs, forecast, Joins.of(state, there, jobs, forecast, book, last_s))
     if not most.useful(jobs.workers, idle, there.gpus, most.shared).any():
         return [], fits
     useful = most.useful(jobs.workers, idle, there.gpus, most.own)
@@ -79,43 +78,6 @@ def worth_joining(
     if useful[:, jobs.workers > 1].any():
         return hosts, able
     return [hosts[k] for k in np.flatnonzero(useful.any(axis=1)).tolist()], able
-
-
-class _There(NamedTuple):
-    """Running jobs without a cap, the only ones on the GPUs of their hosts, (n,) each.
-
-    ``gpus`` is how many of their ``held`` GPUs may be joined, ``now`` their measured slowdown,
-    ``factor`` that of their sub-batch, and ``speed`` that of all workloads there, (n, workloads).
-    """
-
-    model: Ints
-    workload: Ints
-    weight: Floats
-    held: Ints
-    gpus: Ints
-    left_s: Floats
-    now: Floats
-    factor: Floats
-    speed: Floats
-
-    @classmethod
-    def of(cls, state: State, hosts: Sequence[Host]) -> _There:
-        """Return the running jobs of these hosts, one each."""
-        of, jobs = state.machines.model, [host.jobs[0] for host in hosts]
-        model = np.array([of[host.gpus[0]] for host in hosts], dtype=np.int64)
-        workload, speed = ints_of("workload", jobs), np.array(state.speed)[model]
-        own = speed[np.arange(len(jobs)), workload]
-        return cls(
-            model=model,
-            workload=workload,
-            weight=floats_of("weight", jobs),
-            held=ints_of("workers", jobs),
-            gpus=np.array([len(host.gpus) for host in hosts], dtype=np.int64),
-            left_s=remaining_work(jobs, state.now) / own,
-            now=own / floats_of("rate", jobs),
-            factor=np.array([state.modes[job.workload][job.mode].slowdown_factor for job in jobs]),
-            speed=speed,
-        )
 
 
 class _Most(NamedTuple):
@@ -139,35 +101,14 @@ class _Most(NamedTuple):
     shared: Floats
 
     @classmethod
-    def of(
-        cls, there: _There, jobs: QueueColumns, forecast: Forecast, book: BelievedSlowdowns
-    ) -> _Most:
-        """Return the bounds for these jobs; they start in the mode that slows them least."""
-        until, start_s = forecast.prices.until, forecast.start_s
-        due = start_s + jobs.seconds
-        rent = jobs.workers * (until(due) - until(start_s))
-        now, left, factor = there.now[:, None], there.left_s[:, None], there.factor[:, None]
-        held, gpus = there.held[:, None], there.gpus[:, None]
-        theirs, mine = book.beside_uncapped(there.model, there.workload, jobs.workload)
-        # As in a round, a measured slowdown is the least with others, too (``candidates.listing``).
-        parted = np.maximum(theirs * factor, now)
-        theirs = np.where(gpus < held, parted, theirs * np.maximum(factor, now))
-        least = book.least_modes[jobs.workload, 1]
-        mine = mine * least
-        work = jobs.work_s / there.speed[:, jobs.workload]
-        first = np.minimum(theirs * left, mine * work)
-        end = np.minimum(theirs * left, first + np.maximum(0.0, left - first / theirs) * now)
-        after = least * book.at_last.min(axis=1)[jobs.workload]
-        last = np.minimum(mine * work, first + np.maximum(0.0, work - first / mine) * after)
-        last = np.where(jobs.workers > gpus, mine * work, last)
-        lost = there.weight[:, None] * (now * left - end) + held * (until(now * left) - until(end))
-        lost = np.minimum(0.0, lost)
-        paid = np.minimum(0.0, until(end) - until(np.maximum(end, last)))
-        gain = jobs.weight * (due - last) + rent
-        gain += _ROUNDING * (jobs.weight * (due + last) + np.abs(rent) - paid - lost)
+    def of(cls, there: There, jobs: QueueColumns, forecast: Forecast, joins: Joins) -> _Most:
+        """Return the bounds for these jobs."""
+        held, rent = there.held[:, None], joins.rent
+        paid, lost = joins.paid, joins.lost
+        rounding = jobs.weight * (joins.due + joins.end) + np.abs(rent) - paid - lost
         return cls(
-            jobs.weight * start_s + rent,
-            np.fmax.reduce(gain, axis=0),
+            jobs.weight * forecast.start_s + rent,
+            np.fmax.reduce(joins.gain + _ROUNDING * rounding, axis=0),
             np.fmax.reduce(paid + np.where(held == 1, lost, 0.0), axis=0),
             np.fmax.reduce(paid + lost / held, axis=0),
         )

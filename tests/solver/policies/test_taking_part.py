@@ -9,6 +9,7 @@ from dovetail.executor.simulation import simulate
 from dovetail.instances.generate import generate
 from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import dovetail, policy_named
+from dovetail.solver.policies.direct import assigned
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
         return np.ones((len(hosts), len(jobs)), dtype=bool)
 
     monkeypatch.setattr(dovetail, "worth_joining", _all_join)
+    monkeypatch.setattr(dovetail, "direct_starts", lambda *_: None)
     _compare(monkeypatch, "may_join", any_job, _jobs(7, 25, 2.5e3, 1.0, world))
     assert fewer > 10
 
@@ -52,18 +54,64 @@ def test_every_round_is_worth_the_same_with_hosts_that_none_gains_from(
 ):
     worth_joining, fewer = dovetail.worth_joining, 0
 
-    def all_join(state, idle, jobs, forecast, hosts, book):
+    def all_join(state, idle, jobs, forecast, hosts, book, last_s):
         nonlocal fewer
-        few, able = worth_joining(state, idle, jobs, forecast, hosts, book)
+        few, able = worth_joining(state, idle, jobs, forecast, hosts, book, last_s)
         fewer += len(few) < len(hosts) or not able.all()
-        return _all_join(state, idle, jobs, forecast, hosts, book)
+        return _all_join(state, idle, jobs, forecast, hosts, book, last_s)
 
+    monkeypatch.setattr(dovetail, "direct_starts", lambda *_: None)
     drawn = _jobs(3, 40, 600, gangs, {"shares": (), **world})
     _compare(monkeypatch, "worth_joining", all_join, drawn, policy)
     assert fewer > 5
 
 
-def _all_join(state, idle, jobs, forecast, hosts, book):
+@pytest.mark.parametrize(
+    ("world", "policy"),
+    [
+        ({"shares": ()}, ""),
+        ({"shares": (30, 70)}, ""),
+        ({}, ",gpu_price=0.3,preempt=false"),
+        ({"gang_sharing": "whole"}, ""),
+        ({"gpu_models": ("V100", "A100"), "shares": ()}, ""),
+        ({"margin": 0.1}, ",patience_s=600,patience_stretch=0"),
+    ],
+    ids=["plain", "two-shares", "price", "whole", "models", "patience"],
+)
+@pytest.mark.parametrize("gangs", [0.0, 0.3, 1.0])
+def test_every_round_on_tables_is_worth_the_same_as_any_other(monkeypatch, world, policy, gangs):
+    direct, on_tables = dovetail.direct_starts, 0
+
+    def counted(*arguments):
+        nonlocal on_tables
+        found = direct(*arguments)
+        on_tables += found is not None and bool(found.seats)
+        return found
+
+    monkeypatch.setattr(dovetail, "direct_starts", counted)
+    drawn = _jobs(5, 40, 600, gangs, world)
+    _compare(monkeypatch, "direct_starts", lambda *_: None, drawn, policy)
+    assert on_tables > 5
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 3), (1, 4), (3, 3), (5, 3), (4, 9)])
+def test_prices_prove_the_best_assignment(rows, columns):
+    draw = np.random.default_rng(rows)
+    for _ in range(50):
+        worth = np.round(draw.normal(0, 3, (rows, columns)), draw.integers(0, 3))
+        worth[draw.random(worth.shape) < 0.2] = -np.inf
+        row, of_row, of_column = assigned(worth)
+        taken = np.flatnonzero(row >= 0)
+        assert len(set(row[taken])) == len(taken)
+        assert (worth[row[taken], taken] > 0).all()
+        assert (of_row >= 0).all()
+        assert (of_column >= 0).all()
+        assert (worth <= of_row[:, None] + of_column + 1e-9).all()
+        value = worth[row[taken], taken].sum()
+        assert value == pytest.approx(of_row.sum() + of_column.sum())
+
+
+def _all_join(state, idle, jobs, forecast, hosts, book, last_s):
     return hosts, np.ones(len(jobs), dtype=bool)
 
 

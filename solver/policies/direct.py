@@ -1,0 +1,471 @@
+"""Rounds of ``completion`` in which only jobs of one GPU start, solved on tables.
+
+At most two jobs share a GPU and none speeds up another, so a plan puts each waiting job alone on an
+idle GPU, on one with another, or beside a running job. With prices for jobs, idle GPUs and running
+jobs such that no such group is worth more than its prices, no plan is worth more than the sum of
+all prices: the dual of the assignment of jobs to GPUs gives prices, and the groups that are not in
+it are checked against them:
+
+- *Pairs of waiting jobs.* If some are worth more and there is one idle GPU, its best use is found
+  by trying in the order of what the prices allow.
+- *Several jobs beside a running job of several GPUs,* whose loss counts once. Of those on its GPUs,
+  the one that costs it most decides the loss.
+- *Gangs.* At the pace of the slowest of its GPUs, a gang pays at least the prices of the cheapest.
+
+Where these prices prove nothing, the round is solved as any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.completion import Forecast
+from dovetail.formulations.programs.placement import tightest_first
+from dovetail.formulations.rules import most_bound
+from dovetail.instances.slowdowns.shares import NO_CAP
+from dovetail.solver.policies.beliefs import BelievedSlowdowns
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.joins import Joins, There, latency_of
+from dovetail.solver.policies.queue_columns import QueueColumns
+from dovetail.solver.policies.state import State
+from dovetail.solver.policies.state_round import Host
+
+MOST_JOBS = 100
+"""The largest number of waiting jobs for which all pairs are compared."""
+
+_MOST_TRIED = 30
+"""Uses of an idle GPU that are tried."""
+
+_TOLERANCE = 1e-9
+
+
+class Seat(NamedTuple):
+    """A waiting job that starts: its position, and its GPU and share."""
+
+    job: int
+    gpu: int
+    share: int
+
+
+class Starts(NamedTuple):
+    """The starts of a best plan, and what it is worth."""
+
+    seats: Sequence[Seat]
+    value: float
+
+
+def direct_starts(
+    draft: Draft,
+    jobs: QueueColumns,
+    forecast: Forecast,
+    hosts: Sequence[Host],
+    book: BelievedSlowdowns,
+    lent_s: Mapping[int, float],
+    gpu_price: float,
+    last_s: float,
+) -> Starts | None:
+    """Return the starts of a best plan for a round, or None if prices do not prove one.
+
+    Parameters
+    ----------
+    draft : Draft
+        The pool and the decision so far.
+    jobs : QueueColumns
+        The waiting jobs that take part.
+    forecast : Forecast
+        Their forecast.
+    hosts : sequence of Host
+        The running jobs that others may join.
+    book : BelievedSlowdowns
+        The estimates for jobs that share a GPU.
+    lent_s : mapping of int to float
+        The reserved GPUs, and the pool's time until which each is lent.
+    gpu_price : float
+        The least price of a GPU second.
+    last_s : float
+        No job shares beyond this time.
+    """
+    idle = draft.idle_gpus()
+    if not _suits(draft.state, jobs, hosts, book) or not lent_s.keys().isdisjoint(idle):
+        return None
+    types = {draft.state.machines.gpu_type[gpu] for gpu in idle}
+    if len(types) > 1 or (jobs.workers[jobs.workers > 1] <= len(idle)).any():
+        return None
+    round_ = _Round(draft.state, jobs, forecast, book, last_s)
+    beside = _Beside.of(round_, hosts) if hosts else _Beside.none(len(jobs))
+    on_idle = _OnIdle.of(round_, idle[0], gpu_price) if idle else None
+    plan = _best(beside, on_idle, len(idle))
+    if plan is None:
+        return None
+    if hosts and not (
+        _parts_are_proven(beside, plan) and _gangs_are_proven(round_, beside, plan, len(idle))
+    ):
+        return None
+    return Starts(list(_seats(draft, hosts, idle, beside, on_idle, plan)), plan.value)
+
+
+def _suits(
+    state: State, jobs: QueueColumns, hosts: Sequence[Host], book: BelievedSlowdowns
+) -> bool:
+    """Return whether the tables say all that a round of these jobs and hosts does."""
+    machines = state.machines
+    return (
+        len(jobs) <= MOST_JOBS
+        and not (book.sets or book.speeds_up or machines.rules.start_capped)
+        and machines.fewest_jobs > 1
+        and state.hosts is None
+        and len(machines.gpu_types) == len(machines.models)
+        and all(len(state.modes[workload]) == 1 for workload in set(jobs.workload.tolist()))
+        and all(job.shares is None for host in hosts for job in host.jobs)
+    )
+
+
+class _Round(NamedTuple):
+    """What all tables of a round are made of; no job shares beyond ``last_s``."""
+
+    state: State
+    jobs: QueueColumns
+    forecast: Forecast
+    book: BelievedSlowdowns
+    last_s: float
+
+    @property
+    def single(self) -> Bools:
+        """The jobs that need one GPU."""
+        return np.asarray(self.jobs.workers == 1)
+
+    @property
+    def accepted(self) -> Floats:
+        """The largest bound that each job accepts."""
+        return np.asarray(most_bound(self.jobs.gsla))
+
+    @property
+    def memory_mib(self) -> Floats:
+        """The memory of a worker of each job."""
+        return np.asarray(self.book.least_modes[self.jobs.workload, 0])
+
+    def room_mib(self, model: int) -> float:
+        """Return the memory of the GPUs of a model, which are all alike."""
+        return self.state.machines.memory_by_model[model][1]
+
+
+class _Beside(NamedTuple):
+    """What a job of one GPU is worth beside each running job, and its split; -inf if it may not.
+
+    ``value`` and ``split`` are (hosts, jobs), and hosts with one GPU come with a price for it.
+    """
+
+    there: There | None
+    joins: Joins | None
+    worth: Floats
+    value: Floats
+    split: Ints
+
+    @classmethod
+    def none(cls, jobs: int) -> _Beside:
+        """Return the tables without a host."""
+        nothing = np.empty((0, jobs))
+        return cls(None, None, nothing[None], nothing, nothing.astype(np.int64))
+
+    @classmethod
+    def of(cls, of_round: _Round, hosts: Sequence[Host]) -> _Beside:
+        """Return the tables for these hosts."""
+        state, jobs, forecast, book, last_s = of_round
+        there = There.of(state, hosts)
+        joins = Joins.of(state, there, jobs, forecast, book, last_s)
+        worth = joins.gain + joins.paid + joins.lost
+        may = ~np.isnan(worth) & of_round.single
+        if state.machines.rules.gang_sharing == "whole":
+            may &= (there.held == 1)[:, None]
+        worth = np.where(may, worth, -np.inf)
+        split = worth.argmax(axis=0)
+        value = np.take_along_axis(worth, split[None], axis=0)[0]
+        return cls(there, joins, worth, value, split)
+
+
+class _OnIdle(NamedTuple):
+    """What jobs of one GPU are worth on an idle one, alone and with another; -inf if they may not.
+
+    ``alone`` is (jobs,), ``pair`` and ``split`` (jobs, jobs) with the first job before the second.
+    """
+
+    alone: Floats
+    pair: Floats
+    split: Ints
+    share: Ints
+
+    @classmethod
+    def of(cls, of_round: _Round, gpu: int, gpu_price: float) -> _OnIdle:
+        """Return the tables for GPUs like this one."""
+        state, jobs, forecast, book, last_s = of_round
+        model = state.machines.model[gpu]
+        speed = np.array(state.speed[model])[jobs.workload]
+        memory, room = of_round.memory_mib, of_round.room_mib(model)
+        work, due = jobs.work_s / speed, forecast.start_s + jobs.seconds
+        rent = forecast.prices.until(due) - forecast.prices.until(forecast.start_s)
+
+        def price(end: Floats) -> Floats:
+            return np.maximum(forecast.from_idle(end, gpu_price), 0.0)
+
+        alone = jobs.weight * (due - work) + rent - price(work)
+        may = of_round.single & (memory <= room) & (of_round.accepted >= 1)
+        alone = np.where(may, alone, -np.inf)
+        pairs = book.together(model)
+        cell = np.ix_(np.arange(2), np.arange(len(pairs.share)), jobs.workload, jobs.workload)
+        slowdown = pairs.slowdown[cell]
+        left = np.stack(np.broadcast_arrays(work[:, None], work[None]))[:, None]
+        after = book.at_last[jobs.workload].T
+        after = np.stack(
+            np.broadcast_arrays(
+                after[pairs.share[:, 0]][:, :, None], after[pairs.share[:, 1]][:, None]
+            )
+        )
+        whole = slowdown * left
+        first = whole.min(axis=0)
+        end = np.minimum(whole, first + np.maximum(0.0, left - first / slowdown) * after)
+        last = end.max(axis=0)
+        gain = jobs.weight[:, None] * (due[:, None] - end[0]) + rent[:, None]
+        gain = gain + jobs.weight * (due - end[1]) + rent
+        worth = gain - price(last)
+        fits = np.triu(np.ones((len(jobs), len(jobs)), dtype=bool), 1)
+        fits &= of_round.single[:, None] & of_round.single
+        fits &= memory[:, None] + memory <= room
+        fits = fits & ~np.isnan(worth) & (last <= last_s)
+        accepted, latency = of_round.accepted, latency_of(jobs)
+        upper, tail = pairs.upper[cell], pairs.tail[cell]
+        for k, of in enumerate((np.s_[:, None], np.s_[None])):
+            bound = np.where(latency[of], tail[k], upper[k]) if latency.any() else upper[k]
+            fits &= bound <= accepted[of]
+        worth = np.where(fits, worth, -np.inf)
+        if not len(worth):
+            nothing = np.full((len(jobs), len(jobs)), -np.inf)
+            return cls(alone, nothing, nothing.astype(np.int64), pairs.share)
+        split = worth.argmax(axis=0)
+        pair = np.take_along_axis(worth, split[None], axis=0)[0]
+        return cls(alone, pair, split, pairs.share)
+
+
+class _Plan(NamedTuple):
+    """A best plan of jobs of one GPU, and prices that prove it.
+
+    ``host`` is the host that each job joins, or -1; ``on_idle`` the jobs on each idle GPU in use.
+    ``slack`` is how much the sum of the prices is above the value.
+    """
+
+    host: Ints
+    on_idle: Sequence[tuple[int, ...]]
+    value: float
+    slack: float
+    host_price: Floats
+    job_price: Floats
+
+
+def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
+    """Return a best plan of jobs of one GPU, at most one beside each host; None if not proven."""
+    hosts, jobs = beside.value.shape
+    pairs = on_idle is not None and bool((on_idle.pair > 0).any())
+    if on_idle is not None and pairs and idle == 1:
+        return _with_one_idle(beside.value, on_idle)
+    rows = beside.value
+    if on_idle is not None:
+        alone = np.repeat(on_idle.alone[None], min(idle, jobs + 1), axis=0)
+        rows = np.concatenate([rows, alone])
+    row, prices, of_job = assigned(rows)
+    if on_idle is not None and pairs:
+        over = on_idle.pair - prices[hosts:].max() - of_job[:, None] - of_job
+        if (over > _TOLERANCE * (1 + np.abs(on_idle.pair))).any():
+            return None
+    value = float(rows[row[row >= 0], np.flatnonzero(row >= 0)].sum())
+    slack = max(0.0, float(prices.sum() + of_job.sum()) - value)
+    started = [(job,) for job in np.flatnonzero(row >= hosts).tolist()]
+    return _Plan(np.where(row < hosts, row, -1), started, value, slack, prices[:hosts], of_job)
+
+
+def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
+    """Return a best plan with one idle GPU; None if too many uses of it have to be tried."""
+    jobs = value.shape[1]
+    row, prices, of_job = assigned(value)
+    base = float(prices.sum() + of_job.sum())
+    over = on_idle.pair - of_job[:, None] - of_job
+    np.fill_diagonal(over, on_idle.alone - of_job)
+    order = np.argsort(over, axis=None)[::-1]
+    best = -math.inf
+    found: tuple[Ints, tuple[int, ...]] = row, ()
+    for nth, place in enumerate([*order[:_MOST_TRIED].tolist(), -1]):
+        most = max(0.0, float(over.flat[place])) if place >= 0 else 0.0
+        if base + most <= best + _TOLERANCE * (1 + abs(best)):
+            break
+        if nth == _MOST_TRIED:
+            return None
+        use = tuple(dict.fromkeys(divmod(place, jobs))) if over.flat[place] > 0 else ()
+        worth = 0.0
+        if use:
+            worth = float(on_idle.alone[use[0]] if len(use) == 1 else on_idle.pair[use])
+        others = row
+        if (row[list(use)] >= 0).any():
+            left = value.copy()
+            left[:, list(use)] = -np.inf
+            others, *_ = assigned(left)
+        joined = np.flatnonzero(others >= 0)
+        total = worth + float(value[others[joined], joined].sum())
+        if total > best:
+            best, found = total, (others, use)
+        if not use:
+            break
+    host, use = found
+    slack = max(0.0, base + max(0.0, float(over.max())) - best)
+    return _Plan(host, [use] if use else [], best, slack, prices, of_job)
+
+
+def assigned(worth: Floats) -> tuple[Ints, Floats, Floats]:
+    """Return the assignment of the largest total worth, and prices that prove it.
+
+    The rows and columns each have a price >= 0, and none is worth more to another than both cost.
+
+    Parameters
+    ----------
+    worth : (rows, columns) float
+        Worth of each pair; those that are not above 0 are left out.
+
+    Returns
+    -------
+    row : (columns,) int
+        The row of each column, or -1.
+    of_row, of_column : float
+        The prices.
+    """
+    rows, columns = worth.shape
+    if columns < rows:
+        column, of_column, of_row = assigned(worth.T)
+        row = np.full(columns, -1)
+        taken = np.flatnonzero(column >= 0)
+        row[column[taken]] = taken
+        return row, of_row, of_column
+    cost = np.zeros((rows, columns + rows + 1))
+    cost[:, :columns] = -np.maximum(worth, 0.0)
+    end = columns + rows
+    of_row, of_column = np.zeros(rows), np.zeros(end + 1)
+    holder = np.full(end + 1, -1)
+    for k in range(rows):
+        holder[end], at = k, end
+        least, before = np.full(end + 1, np.inf), np.full(end + 1, end)
+        passed = np.zeros(end + 1, dtype=bool)
+        least[end] = 0.0
+        while True:
+            passed[at] = True
+            over = cost[holder[at]] - of_row[holder[at]] - of_column
+            nearer = ~passed & (over < least)
+            nearer[end] = False
+            least[nearer], before[nearer] = over[nearer], at
+            there = np.where(passed, np.inf, least)
+            there[end] = np.inf
+            at = int(there.argmin())
+            step = there[at]
+            of_row[holder[passed]] += step
+            of_column[passed] -= step
+            least[~passed] -= step
+            if holder[at] < 0:
+                break
+        while at != end:
+            holder[at] = holder[before[at]]
+            at = int(before[at])
+    row = np.where(worth.max(axis=0, initial=-np.inf) > 0, holder[:columns], -1)
+    taken = np.flatnonzero(row >= 0)
+    row[taken[~(worth[row[taken], taken] > 0)]] = -1
+    return row, -of_row, -of_column[:columns]
+
+
+def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
+    """Return whether no further job on the other GPUs of a host adds to the plan.
+
+    The loss of a running job of several GPUs counts once: the largest of the losses there.
+    """
+    assert beside.there is not None
+    assert beside.joins is not None
+    if beside.value.shape[1] < 2:
+        return True
+    several = np.flatnonzero(beside.there.gpus > 1)
+    if not len(several):
+        return True
+    joins, may = beside.joins, np.isfinite(beside.worth[:, several])
+    adds = np.where(may, (joins.gain + joins.paid)[:, several] - plan.job_price, -np.inf)
+    lost = np.where(may, joins.lost[:, several], -np.inf)
+    best = np.maximum(adds.max(axis=0), 0.0)
+    for k, host in enumerate(several.tolist()):
+        if not (best[k] > 0).any():
+            continue
+        room, price = int(beside.there.gpus[host]), plan.host_price[host]
+        for split, job in np.argwhere(may[:, k] & (adds[:, k] > -np.inf)).tolist():
+            loses = lost[split, k, job]
+            others = np.where((lost[:, k] >= loses).any(axis=0), best[k], 0.0)
+            others[job] = 0.0
+            more = np.sort(others)[-(room - 1) :].sum()
+            worth = adds[split, k, job] + loses + more
+            if more > 0 and worth > price + _TOLERANCE * (1 + abs(worth)):
+                return False
+    return True
+
+
+def _gangs_are_proven(of_round: _Round, beside: _Beside, plan: _Plan, idle: int) -> bool:
+    """Return whether no gang that some host has room for adds to the plan."""
+    gangs = np.flatnonzero(~of_round.single)
+    there, joins = beside.there, beside.joins
+    if not len(gangs):
+        return True
+    assert there is not None
+    assert joins is not None
+    until = of_round.forecast.prices.until
+    margin = plan.slack + _TOLERANCE * (1 + abs(plan.value))
+    alone = of_round.jobs.weight * of_round.forecast.start_s + joins.rent
+    # The losses of hosts with several GPUs, and their prices, may be due to others.
+    cost = (joins.lost - plan.host_price[:, None]) * (there.held == 1)[:, None]
+    for gang in gangs.tolist():
+        workers, gain = int(of_round.jobs.workers[gang]), joins.gain[:, :, gang].ravel()
+        end, theirs = joins.end[:, :, gang], joins.theirs[:, :, gang]
+        known = np.flatnonzero(~np.isnan(gain))
+        # At the pace of each seat, the gang takes the cheapest seats that are no slower.
+        pace = end.ravel()[known][:, None, None]
+        pays = np.minimum(0.0, until(theirs) - until(np.maximum(theirs, pace))) + cost[:, :, gang]
+        pays = np.where(end <= pace, pays, -np.inf).max(axis=1)
+        pays = np.concatenate([pays, np.zeros((len(known), 1))], axis=1)
+        room = np.append(there.gpus, idle)
+        order = np.argsort(-pays, axis=1)
+        pays, room = np.take_along_axis(pays, order, axis=1), room[order]
+        taken = np.diff(np.minimum(np.cumsum(room, axis=1), workers), axis=1, prepend=0)
+        paid = (taken * np.where(taken > 0, pays, 0.0)).sum(axis=1)
+        enough = taken.sum(axis=1) == workers
+        if (enough & (gain[known] + paid >= -margin)).any():
+            return False
+        if idle >= workers and alone[gang] >= -margin:
+            return False
+    return True
+
+
+def _seats(
+    draft: Draft,
+    hosts: Sequence[Host],
+    idle: Sequence[int],
+    beside: _Beside,
+    on_idle: _OnIdle | None,
+    plan: _Plan,
+) -> Iterator[Seat]:
+    """Yield the seats of a plan; GPUs come from the nodes that have the fewest of them."""
+    free = tightest_first(idle, draft.state.machines.node)
+    for jobs in plan.on_idle:
+        gpu = next(free)
+        if len(jobs) == 1:
+            yield Seat(jobs[0], gpu, NO_CAP)
+            continue
+        assert on_idle is not None
+        shares = on_idle.share[on_idle.split[jobs]].tolist()
+        yield from (Seat(job, gpu, share) for job, share in zip(jobs, shares, strict=True))
+    for job in np.flatnonzero(plan.host >= 0).tolist():
+        assert beside.joins is not None
+        host = plan.host[job]
+        gpu = next(tightest_first(hosts[host].gpus, draft.state.machines.node))
+        yield Seat(job, gpu, int(beside.joins.share[beside.split[host, job]]))
