@@ -62,8 +62,6 @@ class KnownHosts(NamedTuple):
     @classmethod
     def of(cls, nodes: Sequence[Node], workloads: Sequence[Workload]) -> KnownHosts | None:
         """Return the hosts of these nodes, or None if no workload asks for a known resource."""
-        if not any(node.host for node in nodes):
-            return None
         hosts = Hosts(nodes, workloads)
         return cls(hosts) if hosts.asked else None
 
@@ -227,11 +225,8 @@ class HostUse:
     left: Ints
 
     @classmethod
-    def of(cls, groups: Groups) -> HostUse | None:
-        """Return the use by all groups, or None if no node is tight."""
-        hosts = groups.round.hosts
-        if hosts is None:
-            return None
+    def of(cls, groups: Groups, hosts: RoundHosts) -> HostUse:
+        """Return the use of these hosts by all groups."""
         node = hosts.class_node[groups.gpu_class]
         group, waits = groups.group_of_member, ~groups.round.jobs.running[groups.job]
         part = hosts.part[node[group], groups.job] * (node[group] >= 0)[:, None]

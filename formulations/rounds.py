@@ -334,7 +334,9 @@ class Round:
         machines = Machines(instance.cluster)
         workloads = tuple(instance.workloads.values())
         jobs = Jobs.of(instance, machines)
-        on_hosts = KnownHosts.of(instance.cluster.nodes, workloads)
+        nodes = instance.cluster.nodes
+        known_hosts = any(node.host for node in nodes)
+        on_hosts = KnownHosts.of(nodes, workloads) if known_hosts else None
         return cls(jobs, machines, workloads, slowdowns, instance, on_hosts=on_hosts)
 
     def __len__(self) -> int:

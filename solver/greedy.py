@@ -153,7 +153,8 @@ class _GpuOccupancy:
         single = np.where(self._gang, 0.0, groups.gain)
         self._singles = np.bincount(self._group, single, len(groups)) + groups.value
         self._with_gangs = np.bincount(self._group, self._gang, len(groups)) > 0
-        self._hosts = HostUse.of(groups)
+        hosts = compiled.hosts
+        self._hosts = None if hosts is None else HostUse.of(groups, hosts)
         seats = 1 + int(max(self._seat.max(initial=0), self._before.max(initial=0)))
         seats = max(seats, len(compiled.classes))
         self._number = np.zeros(seats, dtype=np.int64)

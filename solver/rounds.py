@@ -36,7 +36,7 @@ from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Stopped
 from dovetail.instances.reading.contents import write_text
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.solver.backends.milp import model_text
-from dovetail.solver.explaining.explanations import reasons
+from dovetail.solver.explaining.wording import reasons
 from dovetail.solver.outside import path_of
 from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments

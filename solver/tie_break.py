@@ -9,10 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.formulations.candidates.groups import Groups, Kinds
-from dovetail.formulations.programs.integer_program import IntegerProgram, RoundProgram, build
+from dovetail.formulations.programs.integer_program import RoundProgram, build, node_program
 from dovetail.formulations.programs.moves import fewest_moves
-from dovetail.formulations.programs.node_program import node_program
 from dovetail.formulations.programs.placement import seat
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.formulations.rounds import Round
 from dovetail.instances.plan import Assignment
 from dovetail.solver.backends.cpsat import CpSat

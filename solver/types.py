@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.groups import Groups
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped

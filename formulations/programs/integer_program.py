@@ -36,69 +36,39 @@ next, so that a gang's gain is the gain of its slowest worker. The value of a gr
 coefficient of its z. A running job's modes have u[m,0] fixed to 1. With f, the rows that bound
 u[m,l] from below are nested and have a number of entries linear, not quadratic, in the levels; the
 rows per group close most of the relaxation's gap if partners use one GPU each.
+
+The plan with the best value that spans the fewest nodes is a further stage (``node_program``).
+Its additional variables:
+
+    p[g,n]   GPUs of node n that group g gets (groups with a starting gang only)
+    s[j,n]   1 if the starting gang j is on node n
+    t[j,r]   1 if it is in rack r
+
+Rows, with N the GPUs that a class has on a node:
+
+    sum over n of p[g,n] - z[g]              = 0                  every such group
+    sum of p[g,n] over groups of class c    <= N                  every class and node
+    sum of p[g,n] over groups with j        <= min(W, N) s[j,n]   every starting gang and node
+    s[j,n] - t[j,r(n)]                      <= 0                  every starting gang and node
+
+Nodes are minimised, then racks, then GPUs in use; a job on one GPU spans one node.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse import csr_array, hstack, vstack
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, joined_floats, joined_ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints
 from dovetail.formulations.candidates.groups import Groups, Kinds
 from dovetail.formulations.hosts import HostUse
-
-
-@dataclass(frozen=True)
-class IntegerProgram:
-    """``maximise cost @ x`` over integer x with ``row_lower <= rows @ x <= row_upper``.
-
-    Attributes
-    ----------
-    rows : (m, n) sparse float
-        Coefficients.
-    row_lower, row_upper : (m,) float
-        Bounds of the rows; -inf and inf for none.
-    lower, upper : (n,) int
-        Bounds of the variables, all finite.
-    cost : (n,) float
-        The linear objective.
-    """
-
-    rows: csr_array
-    row_lower: Floats
-    row_upper: Floats
-    lower: Ints
-    upper: Ints
-    cost: Floats
-
-    @property
-    def size(self) -> int:
-        """The number of variables."""
-        return len(self.cost)
-
-    def holds(self, x: Ints) -> bool:
-        """Return whether a solution satisfies all rows, without a tolerance."""
-        activity = self.rows @ x
-        return bool(((activity >= self.row_lower) & (activity <= self.row_upper)).all())
-
-    def with_cost(self, cost: Floats) -> IntegerProgram:
-        """Return the program with another objective."""
-        return replace(self, cost=cost)
-
-    def with_row(self, coefficients: Floats, at_least: float) -> IntegerProgram:
-        """Return the program with the additional row ``coefficients @ x >= at_least``."""
-        row = csr_array(coefficients[None, :])
-        return replace(
-            self,
-            rows=csr_array(vstack([self.rows, row])),
-            row_lower=np.append(self.row_lower, at_least),
-            row_upper=np.append(self.row_upper, np.inf),
-        )
+from dovetail.formulations.programs.program import IntegerProgram, RowBuilder
 
 
 @dataclass(frozen=True)
@@ -141,7 +111,7 @@ class RoundProgram:
             The contribution of each job.
         """
         groups = self.groups
-        single = np.flatnonzero(~is_gang(groups))
+        single = np.flatnonzero(~_is_gang(groups))
         of_groups = _sums(groups.group_of_member[single], of_job[groups.job[single]], len(groups))
         of_levels = np.where(self._levels.first, of_job[self._levels.job], 0.0)
         nothing = np.zeros(len(self._levels) + len(self._pairs) + len(self._later))
@@ -198,7 +168,7 @@ def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
 
 def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_later: int) -> None:
     """Groups have at most as many pending one-worker jobs of a kind as there are."""
-    member = ~is_gang(groups) & ~is_running(groups)
+    member = ~_is_gang(groups) & ~_is_running(groups)
     jobs, row = np.unique(groups.job[member], return_inverse=True)
     at = np.flatnonzero(np.isin(later.first, jobs))
     rows.add(
@@ -214,7 +184,8 @@ def _add_single_rows(rows: RowBuilder, groups: Groups, later: _Later, first_late
 
 def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
     """The starts on a node stay within what is left of a resource, or one alone goes beyond."""
-    use = HostUse.of(groups)
+    hosts = groups.round.hosts
+    use = None if hosts is None else HostUse.of(groups, hosts)
     if use is None:
         return
     gpus = np.bincount(groups.round.machines.node).astype(np.float64)
@@ -235,7 +206,7 @@ def _add_host_rows(rows: RowBuilder, groups: Groups) -> None:
 
 
 def _single_gains(groups: Groups) -> Floats:
-    member = np.flatnonzero(~is_gang(groups))
+    member = np.flatnonzero(~_is_gang(groups))
     gain = groups.gain[member]
     return groups.value + _sums(groups.group_of_member[member], gain, len(groups))
 
@@ -268,7 +239,7 @@ class _Levels:
 
     @classmethod
     def of(cls, groups: Groups) -> Self:
-        member = np.flatnonzero(is_gang(groups))
+        member = np.flatnonzero(_is_gang(groups))
         mode = groups.variant[member] * len(groups.round.models) + groups.model[member]
         order = np.lexsort((-groups.gain[member], mode))
         member, mode = member[order], mode[order]
@@ -437,12 +408,12 @@ def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
     return first, second, group
 
 
-def is_gang(groups: Groups) -> Bools:
+def _is_gang(groups: Groups) -> Bools:
     """Return which members' jobs have several workers, (m,)."""
     return np.asarray(groups.round.jobs.workers[groups.job] > 1)
 
 
-def is_running(groups: Groups) -> Bools:
+def _is_running(groups: Groups) -> Bools:
     """Return which members' jobs run already, (m,)."""
     return np.asarray(groups.round.jobs.running[groups.job])
 
@@ -459,37 +430,154 @@ def _changes(values: NDArray[np.generic]) -> Bools:
     return changed
 
 
-class RowBuilder:
-    """Collects rows block by block; columns are absolute."""
+@dataclass(frozen=True)
+class NodeProgram:
+    """The program, and the meaning of its variables p.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._count = 0
-        self._row: list[Ints] = []
-        self._column: list[Ints] = []
-        self._value: list[Floats] = []
-        self._lower: list[Floats] = []
-        self._upper: list[Floats] = []
+    Attributes
+    ----------
+    program : IntegerProgram
+        Its ``cost``, to be maximised, is minus the nodes, racks and GPUs.
+    group, node : (k,) int
+        Group and node of each p.
+    first : int
+        Column of the first p.
+    """
 
-    def add(
-        self, entries: list[tuple[Ints, Ints, Floats | float]], lower: Floats, upper: Floats
-    ) -> None:
-        """Add ``len(lower)`` rows; each entry is (row within the block, column, value)."""
-        for row, column, value in entries:
-            self._row.append(row + self._count)
-            self._column.append(column)
-            self._value.append(np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape))
-        self._lower.append(np.asarray(lower, dtype=np.float64))
-        self._upper.append(np.asarray(upper, dtype=np.float64))
-        self._count += len(lower)
+    program: IntegerProgram
+    group: Ints
+    node: Ints
+    first: int
+    _groups: Groups
 
-    def arrays(self) -> tuple[csr_array, Floats, Floats]:
-        """Return the matrix, and the lower and upper bounds of its rows."""
-        place = (joined_ints(self._row), joined_ints(self._column))
-        shape = (self._count, self._size)
-        rows = coo_array((joined_floats(self._value), place), shape=shape)
-        return (
-            csr_array(rows),
-            joined_floats(self._lower),
-            joined_floats(self._upper),
+    def settled(self, x: Ints) -> Mapping[int, int]:
+        """Return the group on each GPU that a solution gives to a group with a starting gang."""
+        node_of = self._groups.round.machines.node
+        free = list(map(list, self._groups.round.classes.gpus))
+        found = {}
+        for k in np.flatnonzero(x[self.first : self.first + len(self.group)]).tolist():
+            group, node = int(self.group[k]), int(self.node[k])
+            gpus = free[int(self._groups.gpu_class[group])]
+            here = [gpu for gpu in gpus if node_of[gpu] == node][: int(x[self.first + k])]
+            for gpu in here:
+                gpus.remove(gpu)
+                found[gpu] = group
+        return found
+
+
+def node_program(program: IntegerProgram, groups: Groups) -> NodeProgram:
+    """Return the round's program with the nodes of the starting gangs.
+
+    Parameters
+    ----------
+    program : IntegerProgram
+        The round's program; it must have rows that keep the value at its best.
+    groups : Groups
+        The candidate groups.
+    """
+    return _NodeRows(program, groups).built()
+
+
+class _NodeRows:
+    """The additional variables: their columns, and the rows that tie them to the round's."""
+
+    def __init__(self, program: IntegerProgram, groups: Groups) -> None:
+        self.program = program
+        self.groups = groups
+        self.member = np.flatnonzero(_is_gang(groups) & ~_is_running(groups))
+        self.gpus = _gpus_by_node(groups)
+        self.nodes = self.gpus.shape[1]
+        self.rack = groups.round.machines.rack_of_node
+        self.gang, self.gang_of_member = np.unique(groups.job[self.member], return_inverse=True)
+        group, node = np.nonzero(self.gpus[groups.gpu_class])
+        wanted = np.isin(group, groups.group_of_member[self.member])
+        self.group, self.node = group[wanted].astype(np.int64), node[wanted].astype(np.int64)
+        self.p = program.size + np.arange(len(self.group))
+        self.s = program.size + len(self.p) + np.arange(len(self.gang) * self.nodes)
+        racks = int(self.rack.max(initial=-1)) + 1
+        self.racks = racks
+        self.t = program.size + len(self.p) + len(self.s) + np.arange(len(self.gang) * racks)
+        self.size = program.size + len(self.p) + len(self.s) + len(self.t)
+
+    def built(self) -> NodeProgram:
+        rows = RowBuilder(self.size)
+        self._link_counts(rows)
+        self._keep_to_gpus(rows)
+        self._span_nodes(rows)
+        self._span_racks(rows)
+        further, row_lower, row_upper = rows.arrays()
+        program, own = self.program, self.size - self.program.size
+        padding = csr_array((program.rows.shape[0], own))
+        most = np.minimum(
+            self.groups.most[self.group],
+            self.gpus[self.groups.gpu_class[self.group], self.node].astype(np.int64),
         )
+        ones = np.ones(own - len(self.p), dtype=np.int64)
+        wide = IntegerProgram(
+            csr_array(vstack([hstack([program.rows, padding]), further])),
+            np.append(program.row_lower, row_lower),
+            np.append(program.row_upper, row_upper),
+            np.append(program.lower, np.zeros(own, dtype=np.int64)),
+            np.concatenate([program.upper, most, ones]),
+            self._cost(),
+        )
+        return NodeProgram(wide, self.group, self.node, program.size, self.groups)
+
+    def _link_counts(self, rows: RowBuilder) -> None:
+        """The GPUs of a group on all nodes add up to how often it is taken."""
+        linked, row = np.unique(self.group, return_inverse=True)
+        zeros = np.zeros(len(linked))
+        rows.add([(row, self.p, 1.0), (np.arange(len(linked)), linked, -1.0)], zeros, zeros)
+
+    def _keep_to_gpus(self, rows: RowBuilder) -> None:
+        """A class has a limited number of GPUs on a node."""
+        place = self.groups.gpu_class[self.group] * self.nodes + self.node
+        no_lower = np.full(self.gpus.size, -np.inf)
+        rows.add([(place, self.p, 1.0)], no_lower, self.gpus.ravel())
+
+    def _span_nodes(self, rows: RowBuilder) -> None:
+        """A gang is on every node on which one of its groups gets a GPU."""
+        group = self.groups.group_of_member[self.member]
+        start = np.searchsorted(self.group, group, side="left")
+        stop = np.searchsorted(self.group, group, side="right")
+        which = joined_ints([np.arange(a, b) for a, b in zip(start, stop, strict=True)])
+        row = np.repeat(self.gang_of_member, stop - start) * self.nodes + self.node[which]
+        workers = self.groups.round.jobs.workers[self.gang].astype(np.float64)
+        most = np.minimum(workers[:, None], self.gpus.sum(axis=0)[None, :]).ravel()
+        every = np.arange(len(self.s))
+        no_lower = np.full(len(self.s), -np.inf)
+        rows.add(
+            [(row, self.p[which], 1.0), (every, self.s, -most)], no_lower, np.zeros(len(self.s))
+        )
+
+    def _span_racks(self, rows: RowBuilder) -> None:
+        """A gang is in the rack of every node that it is on."""
+        gang = np.arange(len(self.gang)).repeat(self.nodes)
+        above = self.t[gang * self.racks + np.tile(self.rack, len(self.gang))]
+        every = np.arange(len(self.s))
+        no_lower = np.full(len(self.s), -np.inf)
+        rows.add([(every, self.s, 1.0), (every, above, -1.0)], no_lower, np.zeros(len(self.s)))
+
+    def _cost(self) -> Floats:
+        """Return minus nodes, racks and GPUs in use, weighted so that each outranks the next."""
+        groups = self.groups
+        gpus = len(groups.round.machines) + 1
+        per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round) + gpus)
+        alone = ~_is_gang(groups) & ~_is_running(groups)
+        jobs = np.bincount(groups.group_of_member[alone], minlength=len(groups))
+        held = groups.round.classes.residents > 0
+        cost = np.zeros(self.size)
+        cost[: len(groups)] = -(per_node + per_rack) * jobs - ~held[groups.gpu_class]
+        cost[self.s] = -per_node
+        cost[self.t] = -per_rack
+        return cost
+
+
+def _gpus_by_node(groups: Groups) -> Floats:
+    """Return how many GPUs each class has on each node, (classes, nodes)."""
+    machines = groups.round.machines
+    found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
+    for k, gpus in enumerate(groups.round.classes.gpus):
+        for gpu in gpus:
+            found[k, machines.node[gpu]] += 1
+    return found

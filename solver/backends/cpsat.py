@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.budget import STEPS_PER_S
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver.backends import child_process
 from dovetail.solver.backends.integer_scaling import integer_scale

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver.backends.interruptible import interruptible
 from dovetail.solver.types import Answer, Limits

@@ -6,7 +6,7 @@ import math
 from typing import cast
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.plugins import require_package
 from dovetail.solver.backends import child_process
 from dovetail.solver.types import Answer, Limits

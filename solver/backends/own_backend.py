@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Ints
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
 from dovetail.solver.outside import path_of

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pulp
 
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
 from dovetail.solver.backends.highs import TOLERANCE, cost_scale, steadied

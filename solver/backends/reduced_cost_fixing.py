@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.programs.integer_program import IntegerProgram
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.solver.backends import child_process
 from dovetail.solver.backends.interruptible import interruptible
 from dovetail.solver.types import Answer, Backend, Limits

@@ -30,14 +30,10 @@ also has the figures of the best GPU with room, if only figures keep the job off
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-
-import numpy as np
 
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import InputError
@@ -46,19 +42,20 @@ from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, Plan, Stop, Waiting
 from dovetail.solver.explaining.findings import Finder
 from dovetail.solver.explaining.remedies import Change, Remedies, Remedy, Trials
-from dovetail.solver.explaining.wording import Category, Wording, accepting, bare, figure, stopped
+from dovetail.solver.explaining.wording import (
+    Category,
+    Wording,
+    accepting,
+    figure,
+    of_stopped,
+    reasons,
+)
 
-__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
+__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting"]
 
 
 TRIALS_S = 20.0
 """Seconds that solving changed rounds may take by default."""
-
-NOT_EXAMINED = "not examined: the time was up"
-"""The reason of waiting jobs for which there was no time."""
-
-
-_Reason = tuple[Category, str, Nearest | None]
 
 
 class Explanation(Record):
@@ -84,69 +81,6 @@ class Explanation(Record):
     reason: Text
     nearest: Nearest | None = None
     remedies: tuple[Remedy, ...] = ()
-
-
-def reasons(
-    values: JobValues,
-    assignments: Sequence[Assignment],
-    budget: Budget = UNLIMITED,
-    stops: Sequence[Stop] = (),
-) -> tuple[Waiting, ...]:
-    """Return why each unplaced job waits, in the order of the instance.
-
-    Parameters
-    ----------
-    values : JobValues
-        The objective in the round, already preempted if running jobs may move.
-    assignments : sequence of Assignment
-        A valid plan for it.
-    budget : Budget
-        When to stop; jobs that are not reached by then have only this as their reason.
-    stops : sequence of Stop
-        The running jobs that do not stay.
-    """
-    jobs, placed = values.round.instance.jobs, {row.job for row in assignments}
-    waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
-    demand = _demands(values)
-    first: dict[tuple[object, ...], int] = {}
-    for k in waiting:
-        first.setdefault(demand[k], k)
-    found: dict[tuple[object, ...], _Reason] = {}
-    if first and not budget.passed:
-        wording = Wording(Finder(values, assignments))
-        # One kind of job after the other, because the candidates of only a few kinds are cached.
-        kinds = attrgetter("workload", "priority", "workers")
-        for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
-            if budget.passed:
-                break
-            found[demand[k]] = wording.reason(k)
-    unknown: _Reason = ("capacity", NOT_EXAMINED, None)
-    leaving = {stop.job: stop for stop in stops}
-    rows = ((jobs[k].id, found.get(demand[k], unknown)) for k in waiting)
-    told = ((name, _of_stopped(leaving.get(name), reason)) for name, reason in rows)
-    return tuple(Waiting(job=name, reason=why, nearest=near) for name, (_, why, near) in told)
-
-
-def _of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
-    """Return why a job waits; if it runs now, that it is stopped."""
-    if stop is None:
-        return found
-    _, reason, nearest = found
-    why = reason if reason == NOT_EXAMINED else bare(reason)
-    return "stopped", stopped(stop, why), nearest
-
-
-def _demands(values: JobValues) -> list[tuple[object, ...]]:
-    """Return everything that the reason of each job depends on if it waits."""
-    every = np.arange(len(values.round))
-    alone = [0.0] * len(every)
-    if values.grouped and values.round.models:
-        # Equal jobs start one after the other in a forecast, and their gains differ by the start.
-        alone = values.gain(every, np.ones(len(every)), values.round.models[0]).tolist()
-    return [
-        (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
-        for job, gain in zip(values.round.instance.jobs, alone, strict=True)
-    ]
 
 
 def explain(
@@ -248,7 +182,7 @@ def _waiting(
 ) -> Explanation:
     finder = Finder(job_values(Round.of(instance), objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
-    category, reason, nearest = _of_stopped(stop, Wording(finder).reason(index))
+    category, reason, nearest = of_stopped(stop, Wording(finder).reason(index))
     return Explanation(
         job=job_id,
         category=category,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
+import numpy as np
+
+from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.refusals import Refusal
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound, room_mib
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Job
-from dovetail.instances.plan import Nearest, Stop
+from dovetail.instances.plan import Assignment, Nearest, Stop, Waiting
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick
 
@@ -30,6 +35,11 @@ Category = Literal[
 ]
 """Why a job waits; see ``dovetail.solver.explaining.explanations``."""
 
+NOT_EXAMINED = "not examined: the time was up"
+"""The reason of waiting jobs for which there was no time."""
+
+_Reason = tuple[Category, str, Nearest | None]
+
 
 _TOO_MANY = 3
 """The number of limits from which on not all are named."""
@@ -43,6 +53,69 @@ def stopped(stop: Stop, reason: str) -> str:
 def bare(reason: str) -> str:
     """Return a reason without its category."""
     return reason.partition(": ")[2]
+
+
+def reasons(
+    values: JobValues,
+    assignments: Sequence[Assignment],
+    budget: Budget = UNLIMITED,
+    stops: Sequence[Stop] = (),
+) -> tuple[Waiting, ...]:
+    """Return why each unplaced job waits, in the order of the instance.
+
+    Parameters
+    ----------
+    values : JobValues
+        The objective in the round, already preempted if running jobs may move.
+    assignments : sequence of Assignment
+        A valid plan for it.
+    budget : Budget
+        When to stop; jobs that are not reached by then have only this as their reason.
+    stops : sequence of Stop
+        The running jobs that do not stay.
+    """
+    jobs, placed = values.round.instance.jobs, {row.job for row in assignments}
+    waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
+    demand = _demands(values)
+    first: dict[tuple[object, ...], int] = {}
+    for k in waiting:
+        first.setdefault(demand[k], k)
+    found: dict[tuple[object, ...], _Reason] = {}
+    if first and not budget.passed:
+        wording = Wording(Finder(values, assignments))
+        # One kind of job after the other, because the candidates of only a few kinds are cached.
+        kinds = attrgetter("workload", "priority", "workers")
+        for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
+            if budget.passed:
+                break
+            found[demand[k]] = wording.reason(k)
+    unknown: _Reason = ("capacity", NOT_EXAMINED, None)
+    leaving = {stop.job: stop for stop in stops}
+    rows = ((jobs[k].id, found.get(demand[k], unknown)) for k in waiting)
+    told = ((name, of_stopped(leaving.get(name), reason)) for name, reason in rows)
+    return tuple(Waiting(job=name, reason=why, nearest=near) for name, (_, why, near) in told)
+
+
+def of_stopped(stop: Stop | None, found: _Reason) -> _Reason:
+    """Return why a job waits; if it runs now, that it is stopped."""
+    if stop is None:
+        return found
+    _, reason, nearest = found
+    why = reason if reason == NOT_EXAMINED else bare(reason)
+    return "stopped", stopped(stop, why), nearest
+
+
+def _demands(values: JobValues) -> list[tuple[object, ...]]:
+    """Return everything that the reason of each job depends on if it waits."""
+    every = np.arange(len(values.round))
+    alone = [0.0] * len(every)
+    if values.grouped and values.round.models:
+        # Equal jobs start one after the other in a forecast, and their gains differ by the start.
+        alone = values.gain(every, np.ones(len(every)), values.round.models[0]).tolist()
+    return [
+        (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
+        for job, gain in zip(values.round.instance.jobs, alone, strict=True)
+    ]
 
 
 class Wording:
@@ -59,7 +132,7 @@ class Wording:
         self._round = finder.round
         self._jobs = finder.jobs
 
-    def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
+    def reason(self, index: int) -> _Reason:
         """Return why a job waits: the category, the sentence, and the nearest co-runner."""
         too_large = self._too_large(index)
         if too_large:

@@ -19,7 +19,8 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver import rounds
-from dovetail.solver.explaining.explanations import NOT_EXAMINED, explain
+from dovetail.solver.explaining.explanations import explain
+from dovetail.solver.explaining.wording import NOT_EXAMINED
 from tests.data import small
 from tests.forms import groups_of, values_of
 from tests.oracle import TWO_STAGE, optimum

@@ -22,13 +22,8 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, ObjectiveValue, Plan
-from dovetail.solver.explaining.explanations import (
-    NOT_EXAMINED,
-    Explanation,
-    Remedy,
-    explain,
-    reasons,
-)
+from dovetail.solver.explaining.explanations import Explanation, Remedy, explain
+from dovetail.solver.explaining.wording import NOT_EXAMINED, reasons
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.oracle import optimum

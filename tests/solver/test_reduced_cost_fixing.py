@@ -9,7 +9,8 @@ import pytest
 from scipy.sparse import csr_array
 
 from dovetail.formulations.budget import Budget
-from dovetail.formulations.programs.integer_program import IntegerProgram, build
+from dovetail.formulations.programs.integer_program import build
+from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances import library
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.highs import Highs

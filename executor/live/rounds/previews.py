@@ -40,7 +40,8 @@ from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 from dovetail.instances.slowdowns.shares import caps_of
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
-from dovetail.solver.explaining.explanations import explain, reasons
+from dovetail.solver.explaining.explanations import explain
+from dovetail.solver.explaining.wording import reasons
 from dovetail.solver.policies.policy import Decision, RoundProof
 from dovetail.solver.policies.state import State
 
