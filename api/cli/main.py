@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from dovetail.cli.commands import command_named, commands, sections
 from dovetail.instances._version import VERSION
-from dovetail.instances.errors import DovetailError, VerificationError, brief, hint
+from dovetail.instances.errors import DovetailError, VerificationError, brief, hint, source_name
 from dovetail.toolkit.commands import INTERRUPTED, JSON, Argument, Command, given_additions
 
 _PROGRAM: Final = "job_command"
@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence_output()
         return 0
     except OSError as error:
+        if error.filename is not None:
+            name = source_name(os.fsdecode(error.filename))
+            return _failed(f"{name}: cannot be read or written: {error.strerror}", 2)
         _silence_output()
         return _failed(f"output cannot be written: {error.strerror or error}", 2)
     except KeyboardInterrupt:

@@ -294,7 +294,7 @@ class Occupancy:
                 residents.setdefault(gpu, []).append(each)
         # The load of a host changes what happens on all of its GPUs.
         known = {} if before is None or self.hosts.load else before.gpus
-        self._known = _Known(instance)
+        self._known = KnownTogether(instance)
         together = {
             gpu: (instance.places[gpu].gpu.model, _members(gpu, jobs))
             for gpu, jobs in residents.items()
@@ -373,7 +373,7 @@ class Occupancy:
         return tuple(effect for effect in each if effect is not None), None, None
 
 
-class _Known:
+class KnownTogether:
     """What an instance knows of jobs that share a GPU, as far as it was asked for.
 
     Pairs are read from the columns of its slowdowns, many at a time.

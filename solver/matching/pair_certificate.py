@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.checking.facts import JobOnGpus, Occupancy, running_jobs
+from dovetail.instances.checking.facts import JobOnGpus, KnownTogether, Occupancy, running_jobs
 from dovetail.instances.instance import Job, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
@@ -95,6 +95,7 @@ class _Reading:
         self.index = {job.id: k for k, job in enumerate(instance.jobs)}
         self.model = next((p.gpu.model for p in instance.places.values()), "")
         self._solo = slowdowns_alone(self.workloads)
+        self._together = KnownTogether(instance)
 
     # -- the pairing problem of the round ------------------------------------------------------
 
@@ -471,7 +472,8 @@ class _Reading:
         workers = {job.workers for job in jobs}
         if self.cluster.gang_sharing == "whole" and len(workers) > 1:
             return False
-        return any(job.running for job in jobs) or max(workers) <= self.idle
+        running = any(job.running for job in jobs)
+        return max(workers) <= (len(self.instance.places) if running else self.idle)
 
     @cached_property
     def _waiting_by_name(self) -> dict[str, list[JobOnGpus]]:
@@ -482,14 +484,16 @@ class _Reading:
         return found
 
     def _suffers(self, entry: SlowdownEntry, place: int, placed: JobOnGpus) -> bool:
-        """Return whether a job accepts its slowdown in a place of an entry."""
-        gsla = placed.job.gsla
+        """Return whether a job accepts its slowdown in a place of a set, until it ends."""
+        gsla, late = placed.job.gsla, placed.job.priority == "latency"
         slowdown = entry.slowdown or ()
         bound = entry.upper or slowdown
-        if placed.job.priority == "latency" and entry.p99 is not None:
+        if late and entry.p99 is not None:
             bound = entry.p99
-        alone = self._solo[self.place[entry.workloads[place]], share_code(entry.shares[place])]
-        most = max(bound[place], float(alone))
+        me = entry.workloads[place], share_code(entry.shares[place])
+        left = self._together.left_of((self.model, entry.key[1]))
+        later = (known.of(me, late).bound for known in left if me in known.members)
+        most = max(bound[place], float(self._solo[self.place[me[0]], me[1]]), *later)
         return gsla is None or most * placed.growth <= gsla * (1 + _TOLERANCE)
 
 

@@ -406,6 +406,15 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     writer.wait()
 
 
+def test_a_file_that_the_system_refuses_is_named(run, monkeypatch, tmp_path):
+    from dovetail.data import library
+
+    monkeypatch.setattr(library, "library", lambda options: (tmp_path / "none").open())
+    status, out, err = run("library")
+    reason = "cannot be read or written: No such file or directory"
+    assert (status, out, err) == (2, "", f"dovetail: {tmp_path}/none: {reason}\n")
+
+
 def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatch):
     from dovetail.data import library
 

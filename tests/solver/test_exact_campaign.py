@@ -23,3 +23,10 @@ def test_answers_bounds_ties_and_checks_are_those_of_enumeration(first):
     found = [what for seed in range(first, first + _EACH) for what in differences(seed, count)]
     assert found == []
     assert count["optimal"] > _EACH / 2
+
+
+@pytest.mark.parametrize("seed", [7700428, 7700603])
+def test_three_jobs_of_which_one_would_be_over_its_gsla_later_or_lack_gpus_refute_no_proof(seed):
+    count: Counter[str] = Counter()
+    assert list(differences(seed, count)) == []
+    assert count["certificates"] == 1
