@@ -29,17 +29,18 @@ class RowColumns:
     def take(self, which: Ints | Bools | slice) -> Self:
         """Return the selected rows."""
         if isinstance(which, slice):
-            return type(self)(*(column[which] for column in self._columns))
+            return type(self)(*(column[which] for column in self.columns))
         rows = np.flatnonzero(which) if which.dtype == bool else which
-        return type(self)(*(column.take(rows, axis=0) for column in self._columns))
+        return type(self)(*(column.take(rows, axis=0) for column in self.columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the rows of all parts (at least one, all of one size), in order."""
-        return cls(*map(np.concatenate, zip(*(part._columns for part in parts), strict=True)))
+        return cls(*map(np.concatenate, zip(*(part.columns for part in parts), strict=True)))
 
     @property
-    def _columns(self) -> list[NDArray[Any]]:
+    def columns(self) -> list[NDArray[Any]]:
+        """The arrays, in the order of the fields."""
         return [getattr(self, name) for name in self.__dataclass_fields__]
 
 

@@ -225,14 +225,14 @@ class Completion(JobValues):
         """Return the gain of each job at its slowdown as if it shared until it ends."""
         return self._gain_at(job, slowdown * self._left[model][job])
 
-    def gains(self, rows: Rows, job: Ints) -> Floats:
+    def gains(self, rows: Rows) -> Floats:
         """Return the gain of each job of a group."""
-        return self._gain_at(job, self._ends(rows, job))
+        return self._gain_at(rows.job, self._ends(rows))
 
-    def value(self, rows: Rows, job: Ints) -> Floats:
+    def value(self, rows: Rows) -> Floats:
         """Return minus the price of the GPU of each group, NaN if the group would end too late."""
-        compiled = self.round
-        end, running = self._ends(rows, job), compiled.jobs.running[job]
+        compiled, job = self.round, rows.job
+        end, running = self._ends(rows), compiled.jobs.running[job]
         last, until = across(np.maximum, end), self._forecast.prices.until
         price = np.empty(len(last))
         joined = across(np.logical_or, running)
@@ -241,7 +241,7 @@ class Completion(JobValues):
         price[~joined] = self._forecast.from_idle(last[~joined], self._gpu_price)
         price = np.maximum(price, 0.0)  # interpolation may be off by rounding
         if self._joule_price:
-            price += self._joule_price * self._added_energy(rows, job, end)
+            price += self._joule_price * self._added_energy(rows, end)
         late = last > compiled.classes.until_s[rows.gpu_class]
         if job.shape[1] > 1:
             # A running job that ends after all others even unchanged does not count.
@@ -296,9 +296,9 @@ class Completion(JobValues):
             gain += self._joule_price * self._energy_j[job] * self.round.jobs.workers[job]
         return np.asarray(gain)
 
-    def _added_energy(self, rows: Rows, job: Ints, end: Floats) -> Floats:
+    def _added_energy(self, rows: Rows, end: Floats) -> Floats:
         """Return the joules that each group takes in addition to those of its running jobs."""
-        compiled = self.round
+        compiled, job = self.round, rows.job
         running = compiled.jobs.running[job]
         own = self._power_w[job]
         held = np.array(
@@ -312,17 +312,18 @@ class Completion(JobValues):
         added = np.maximum(0.0, _energy(own, rows.power_w, end) - before)
         return np.where(running.all(axis=1), 0.0, added)
 
-    def _ends(self, rows: Rows, job: Ints) -> Floats:
+    def _ends(self, rows: Rows) -> Floats:
         """Return when each job of a group ends, seconds from now.
 
         The ends of the latest rows are cached: gains and value of the same rows are computed in
         turn.
         """
         if self._latest is None or self._latest[0] is not rows:
-            self._latest = rows, self._ends_of(rows, job)
+            self._latest = rows, self._ends_of(rows)
         return self._latest[1]
 
-    def _ends_of(self, rows: Rows, job: Ints) -> Floats:
+    def _ends_of(self, rows: Rows) -> Floats:
+        job = rows.job
         model = self.round.classes.model[rows.gpu_class]
         if len(self.round.models) == 1:
             left = self._left[self.round.models[0]][job]

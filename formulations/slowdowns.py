@@ -103,7 +103,7 @@ class Colocations(RowColumns):
     def of(cls, members: Sequence[Sequence[Member]], figures: Sequence[Sharing]) -> Colocations:
         """Return colocations (at least one) of these members, equally many in each."""
         both = np.array(members, dtype=np.int64)
-        return cls(
+        return Colocations(
             both[:, :, 0],
             both[:, :, 1],
             np.array([each.slowdown for each in figures]),
@@ -121,7 +121,7 @@ class Colocations(RowColumns):
     def unknown(cls, size: int) -> Colocations:
         """Return one row without figures."""
         nothing, figures = np.zeros((1, size), dtype=np.int64), np.full((1, size), np.nan)
-        return cls(nothing, nothing, figures, figures, figures, np.array([np.nan]))
+        return Colocations(nothing, nothing, figures, figures, figures, np.array([np.nan]))
 
     def __len__(self) -> int:
         return len(self.workload)

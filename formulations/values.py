@@ -50,9 +50,24 @@ def own_name(made: Callable[[Round], object]) -> str:
 
 @dataclass(frozen=True)
 class Rows(RowColumns):
-    """Groups of one size: a column per member, arrays of (n, size); class and power (n,)."""
+    """Groups of one size, a row each: what an objective gives a value.
+
+    Attributes
+    ----------
+    gpu_class : (n,) int
+        The class of the GPU.
+    job, variant : (n, size) int
+        The jobs, and their variants.
+    share : (n, size) int
+        The code of the share of each.
+    slowdown : (n, size) float
+        Slowdown of each on this GPU, the sub-batch's slowdown factor included.
+    power_w : (n,) float
+        Power of the GPU, NaN where unknown.
+    """
 
     gpu_class: Ints
+    job: Ints
     variant: Ints
     share: Ints
     slowdown: Floats
@@ -62,7 +77,7 @@ class Rows(RowColumns):
     def none(cls, size: int) -> Self:
         """Return an empty set of groups of ``size`` jobs."""
         whole, real = np.empty((0, size), dtype=np.int64), np.empty((0, size))
-        return cls(whole[:, 0], whole, whole, real, real[:, 0])
+        return cls(whole[:, 0], whole, whole, whole, real, real[:, 0])
 
     def __len__(self) -> int:
         return len(self.variant)
@@ -187,37 +202,25 @@ class JobValues:
             return np.asarray(self.scale[job] * slowdown)
         return np.asarray(self.scale[job] * self.round.speed[model][job] / slowdown)
 
-    def gains(self, rows: Rows, job: Ints) -> Floats:
-        """Return the gain of each job of some groups of one size, (n, size).
-
-        Parameters
-        ----------
-        rows : Rows
-            The groups.
-        job : (n, size) int
-            The jobs of the groups.
-        """
+    def gains(self, rows: Rows) -> Floats:
+        """Return the gain of each job of some groups of one size, (n, size)."""
         model = self.round.classes.model[rows.gpu_class]
-        gain = np.empty(job.shape)
+        gain = np.empty(rows.job.shape)
         for index, name in enumerate(self.round.models):
             here = model == index
-            found = self.gain(job[here].ravel(), rows.slowdown[here].ravel(), name)
-            gain[here] = found.reshape(-1, job.shape[1])
+            found = self.gain(rows.job[here].ravel(), rows.slowdown[here].ravel(), name)
+            gain[here] = found.reshape(-1, rows.job.shape[1])
         return gain
 
-    def value(self, rows: Rows, job: Ints) -> Floats:
+    def value(self, rows: Rows) -> Floats:
         """Return the value of each group beyond its jobs' gains, (n,); NaN if it is not allowed.
 
-        It is at most 0: bounds, and the groups that are left out because of them, rely on this. The
-        arguments are those of ``gains``.
+        It is at most 0: bounds, and the groups that are left out because of them, rely on this.
         """
         return np.zeros(len(rows))
 
-    def may_share(self, rows: Rows, job: Ints) -> Bools:
-        """Return which groups of two or more jobs the rule of the objective allows, (n,).
-
-        The arguments are those of ``gains``.
-        """
+    def may_share(self, rows: Rows) -> Bools:
+        """Return which groups of two or more jobs the rule of the objective allows, (n,)."""
         return np.ones(len(rows), dtype=bool)
 
     @property
@@ -277,12 +280,11 @@ class JctValues(JobValues):
         remaining = compiled.jobs.remaining_s
         self.scale = self.weight / np.where(remaining > 0, remaining, 1.0)
 
-    def may_share(self, rows: Rows, job: Ints) -> Bools:
+    def may_share(self, rows: Rows) -> Bools:
         """Return which pairs end earlier on average."""
         jobs, alone = self.round.jobs, self.round.variants.slowdown_factor[rows.variant]
-        return shortens_mean_completion(
-            rows.slowdown, alone, jobs.remaining_s[job], jobs.running[job]
-        )
+        left, running = jobs.remaining_s[rows.job], jobs.running[rows.job]
+        return shortens_mean_completion(rows.slowdown, alone, left, running)
 
 
 class EnergyValues(JobValues):

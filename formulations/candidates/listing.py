@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -133,21 +132,6 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
     return _Lister(compiled, values).chosen(pairs, shares)
 
 
-class _Joins(NamedTuple):
-    """Colocations on classes of GPUs, a row of ``classes``, (s,), for each row of ``known``."""
-
-    classes: Ints
-    known: Colocations
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Joins]) -> _Joins:
-        """Return the rows of all parts, which have equally many residents and free places."""
-        return cls(
-            np.concatenate([part.classes for part in parts]),
-            Colocations.joined([part.known for part in parts]),
-        )
-
-
 class _Lister(RowRules):
     def __init__(
         self,
@@ -258,7 +242,7 @@ class _Lister(RowRules):
         for index in np.flatnonzero(self.round.classes.open).tolist():
             members = tuple([(workload[each.job], each.share) for each in there[index]])
             alike[self._model[index], members].append(index)
-        ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
+        ways: dict[tuple[int, int], list[tuple[Ints, Colocations]]] = defaultdict(list)
         # Empty GPUs first: if time runs out, joins of running jobs are left out.
         kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
         for nth, ((model, held), classes) in enumerate(kinds):
@@ -271,14 +255,13 @@ class _Lister(RowRules):
                     continue
                 able = known.able(len(held), waiting)
                 if len(able):
-                    joins = _Joins(
-                        np.repeat(np.array(classes, dtype=np.int64), len(able)),
-                        known.take(able if len(classes) == 1 else np.tile(able, len(classes))),
-                    )
-                    ways[known.share.shape[1], len(held)].append(joins)
+                    of = np.repeat(np.array(classes, dtype=np.int64), len(able))
+                    rows = known.take(able if len(classes) == 1 else np.tile(able, len(classes)))
+                    ways[known.share.shape[1], len(held)].append((of, rows))
         by_size: dict[int, list[CandidateRows]] = defaultdict(list)
         for (size, number), parts in ways.items():
-            of, known = _Joins.joined(parts)
+            of = np.concatenate([classes for classes, _ in parts])
+            known = Colocations.joined([rows for _, rows in parts])
             by_size[size].append(self._joining(of, self.round.classes.variant[of, :number], known))
         found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(candidates) for candidates in found]
@@ -308,7 +291,7 @@ class _Lister(RowRules):
         free = known.workload[:, held:]
         first = np.concatenate([residents, self.starts[free]], axis=1)
         count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
-        return self.candidate_rows(classes, first, count, known, held)
+        return CandidateRows.on(classes, first, count, known, held)
 
     @cached_property
     def _model(self) -> Sequence[str]:
@@ -325,6 +308,7 @@ class _Lister(RowRules):
         power = [_or_nan(resident_power(self.round, gpu)) for gpu in held]
         return Rows(
             classes,
+            self.job[residents],
             residents,
             self.round.classes.share[classes, :size],
             alone,
@@ -348,6 +332,7 @@ class _Lister(RowRules):
         keep &= self.memory[variant] <= self.room[index]
         return Rows(
             np.full(len(found), index, dtype=np.int64),
+            self.job[variant][:, None],
             variant[:, None],
             np.array([row[1] for row in found], dtype=np.int64)[:, None],
             alone[:, None],
@@ -440,16 +425,17 @@ class _Lister(RowRules):
         found = self.rows(candidates, candidate, variant)
         keep = in_order(variant, candidates.twin[candidate])
         if self.values.has_rule:
-            keep &= self.values.may_share(found, self.job[found.variant])
+            keep &= self.values.may_share(found)
         row, candidate, worth = row[keep], candidate[keep], self._worth(found.take(keep))
         able = ~np.isnan(worth)
         return row[able], candidate[able], worth[able]
 
     def _ordered(self, rows: Rows) -> Rows:
         """Return the rows with their members in the order of the jobs."""
-        order = np.argsort(self.job[rows.variant], axis=1)
+        order = np.argsort(rows.job, axis=1)
         return Rows(
             rows.gpu_class,
+            np.take_along_axis(rows.job, order, axis=1),
             np.take_along_axis(rows.variant, order, axis=1),
             np.take_along_axis(rows.share, order, axis=1),
             np.take_along_axis(rows.slowdown, order, axis=1),
@@ -463,32 +449,31 @@ class _Lister(RowRules):
         gain, and only with groups at the same sub-batch, because its other GPUs may need it.
         """
         gang = self.workers[rows.variant] > 1
-        job = self.job[rows.variant]
-        value = self._value(rows, job)
+        value = self._value(rows)
         able = ~np.isnan(value)
         if not able.all():
             return self._undominated(rows.take(able))
-        gain = self.values.gains(rows, job)
+        gain = self.values.gains(rows)
         single = across(np.add, np.where(gang, 0.0, gain)) + value
         criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
         if self.values.ratio:
             criteria.append(rows.power_w)
-        alike = np.where(gang, len(self.round) + rows.variant, job)
+        alike = np.where(gang, len(self.round) + rows.variant, rows.job)
         key = packed(np.column_stack([rows.gpu_class, alike]))
         return rows.take(pareto(key, criteria))
 
     def _worth(self, rows: Rows) -> Floats:
         """Return the sum of each group's gains and its value; NaN if it is not allowed."""
-        job = self.job[rows.variant]
-        worth: Floats = across(np.add, self.values.gains(rows, job)) + self._value(rows, job)
+        worth: Floats = across(np.add, self.values.gains(rows)) + self._value(rows)
         return worth
 
-    def _value(self, rows: Rows, job: Ints) -> Floats:
+    def _value(self, rows: Rows) -> Floats:
         """Return the value of each group less its cost to the other jobs of its node."""
-        value, hosts = self.values.value(rows, job), self.round.hosts
+        value, hosts = self.values.value(rows), self.round.hosts
         if (value > 0).any():  # bounds would be wrong, and useful groups left out
             rule = f"must be <= 0, got {np.nanmax(value):.10g}"
             raise UnsupportedError(f"{self.values.name}.value {rule}: add what is gained to gains")
+        job = rows.job
         if hosts is None or job.shape[1] > 1 or not len(job):
             return value
         starts = ~self.round.jobs.running[job[:, 0]]
@@ -499,8 +484,7 @@ class _Lister(RowRules):
     def _flattened(self, parts: Iterable[Rows]) -> Groups:
         """Return the rows as groups, class by class, in their order within a class."""
         parts = list(parts)
-        of = [(part, self.job[part.variant]) for part in parts]
-        worth = [(self.values.gains(p, j).ravel(), self._value(p, j)) for p, j in of]
+        worth = [(self.values.gains(part).ravel(), self._value(part)) for part in parts]
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
         gpu_class = joined_ints([p.gpu_class for p in parts])
         order = np.argsort(gpu_class, kind="stable")

@@ -65,7 +65,7 @@ def paced(
         return list(parts), variants
     kept, wide = [], []
     for part in parts:
-        narrow, starts, gang = _kinds(compiled, part, variants.job[part.variant])
+        narrow, starts, gang = _kinds(compiled, part, part.job)
         kept.append(part if narrow.all() else part.take(narrow))
         if starts.any():
             wide.append(_Wide(part.take(starts), gang[starts]))
@@ -155,21 +155,20 @@ class _Offers:
     def _worth(self, wide: _Wide, row: Ints, pace: Ints) -> tuple[Floats, Floats]:
         """Return the worth of each of a gang's GPUs at its pace, and the gain of the gang."""
         rows, gang = wide.rows.take(row), wide.gang[row][:, None]
-        job = self._job[rows.variant]
         variant, slowdown = rows.variant.copy(), rows.slowdown.copy()
         np.put_along_axis(variant, gang, self._first + pace[:, None], axis=1)
         np.put_along_axis(slowdown, gang, np.array(self._limit)[pace][:, None], axis=1)
         rows = replace(rows, variant=variant, slowdown=slowdown)
         self._rows.append(rows)
-        gains = self._values.gains(rows, job)
+        gains = self._values.gains(rows)
         gain = np.take_along_axis(gains, gang, axis=1)[:, 0]
         size = np.minimum(
             self._round.classes.size[rows.gpu_class],
-            np.take_along_axis(self._round.jobs.workers[job], gang, axis=1)[:, 0],
+            np.take_along_axis(self._round.jobs.workers[rows.job], gang, axis=1)[:, 0],
         )
         # The loss of a running job counts once, however many of its GPUs the gang takes.
         lost = (gains.sum(axis=1) - gain) / size
-        return self._values.value(rows, job) + lost, gain
+        return self._values.value(rows) + lost, gain
 
     def added_to(self, kept: list[Rows]) -> tuple[list[Rows], Variants]:
         """Return the groups of the best offers in addition to the kept groups."""

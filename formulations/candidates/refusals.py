@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.candidates.rows import RowRules
+from dovetail.formulations.candidates.rows import CandidateRows, RowRules
 from dovetail.formulations.candidates.sites import Site
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
@@ -306,6 +306,7 @@ class Refusals(RowRules):
         variant[:, 0] = self.first_of_job[job] + each.position[which]
         return Rows(
             self._class[each.site[which]],
+            self.job[variant],
             variant,
             each.share[which, :size],
             each.slowdown[which, :size],
@@ -388,7 +389,7 @@ class Refusals(RowRules):
         first = np.full((len(place), 1), self.first_of_job[job])
         count = np.ones((len(place), size), dtype=np.int64)
         count[:, -1] = len(variants)
-        candidates = self.candidate_rows(
+        candidates = CandidateRows.on(
             self._class[places.site[place]],
             np.hstack([places.variant[place], first]),
             count,
@@ -455,12 +456,12 @@ class Refusals(RowRules):
             open_ = found & (each.size == size) & (each.fixed == Refusal.NONE)
             if values.has_rule and open_.any():
                 rows = self.groups_of(job, np.flatnonzero(open_))
-                found[open_] = values.may_share(rows, self.job[rows.variant])
+                found[open_] = values.may_share(rows)
             # Values are expensive: they are computed only if nothing else rules out a group.
             open_ &= found & (self.lacking(job) == 0)
             if values.grouped and open_.any():
                 rows = self.groups_of(job, np.flatnonzero(open_))
-                found[open_] = ~np.isnan(values.value(rows, self.job[rows.variant]))
+                found[open_] = ~np.isnan(values.value(rows))
         return found
 
 

@@ -17,7 +17,6 @@ from dovetail.formulations.arrays import (
     Bools,
     Floats,
     Ints,
-    RowColumns,
     packed,
     products,
     ways,
@@ -35,8 +34,8 @@ ROWS_IN_TIME = 200_000
 
 
 @dataclass(frozen=True)
-class CandidateRows(RowColumns):
-    """Ways to seat jobs on a GPU, one per row: a known combination and its candidates.
+class CandidateRows(Colocations):
+    """Colocations on classes of GPUs, with the jobs that may take their places, one per row.
 
     Attributes
     ----------
@@ -48,13 +47,6 @@ class CandidateRows(RowColumns):
         For each place, the range of the pool whose variants may take it.
     twin : (s, size) bool
         Places that are interchangeable with the place before them.
-    share : (s, size) int
-        The cap of each place, 0 if there is none.
-    slowdown, upper, tail : (s, size) float
-        Slowdown of each place, and the bounds that the gSLA of a job of priority ``batch`` or
-        ``latency`` is checked against.
-    power_w : (s,) float
-        Power of the GPU, NaN where unknown.
     """
 
     index: Ints
@@ -62,11 +54,15 @@ class CandidateRows(RowColumns):
     first: Ints
     count: Ints
     twin: Bools
-    share: Ints
-    slowdown: Floats
-    upper: Floats
-    tail: Floats
-    power_w: Floats
+
+    @classmethod
+    def on(
+        cls, gpu_class: Ints, first: Ints, count: Ints, known: Colocations, held: int
+    ) -> CandidateRows:
+        """Return the candidates of colocations whose first ``held`` jobs already run there."""
+        own = [np.arange(len(known)), gpu_class, first, count, known.twins(held)]
+        columns = [*known.columns, *own]
+        return cls(*columns)
 
     @cached_property
     def rows(self) -> Floats:
@@ -211,23 +207,6 @@ class RowRules:
         self.room = compiled.classes.memory_mib + MEMORY_TOLERANCE_MIB
         self._host = _slowdown_on_hosts(compiled)
 
-    def candidate_rows(
-        self, gpu_class: Ints, first: Ints, count: Ints, known: Colocations, held: int
-    ) -> CandidateRows:
-        """Return the candidates of colocations whose first ``held`` jobs already run there."""
-        return CandidateRows(
-            index=np.arange(len(known)),
-            gpu_class=gpu_class,
-            first=first,
-            count=count,
-            twin=known.twins(held),
-            share=known.share,
-            slowdown=known.slowdown,
-            upper=known.upper,
-            tail=known.tail,
-            power_w=known.power_w,
-        )
-
     def bound(
         self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints
     ) -> Floats:
@@ -255,15 +234,14 @@ class RowRules:
         """Return the groups with these variants in the places of the candidates, (n, size)."""
         gpu_class = candidates.gpu_class[candidate]
         slowdown = candidates.slowdown[candidate] * self.slowdown_factor[variant]
+        job = self.job[variant]
         if self._host is not None:
-            job = self.job[variant]
             # A measured slowdown already contains the effect of the host.
             measured = ~np.isnan(self.round.jobs.slowdown[job])
             factor = self._host[self._node(gpu_class)[:, None], job]
             slowdown = slowdown * np.where(measured, 1.0, factor)
-        return Rows(
-            gpu_class, variant, candidates.share[candidate], slowdown, candidates.power_w[candidate]
-        )
+        share, power_w = candidates.share[candidate], candidates.power_w[candidate]
+        return Rows(gpu_class, job, variant, share, slowdown, power_w)
 
     def _node(self, gpu_class: Ints) -> Ints:
         """Return the tight node of each class, -1 for none."""

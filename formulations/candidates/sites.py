@@ -65,6 +65,7 @@ def rows_at(compiled: Round, site: Site) -> Rows:
     slowdown, power_w = _figures_at(compiled, site)
     return Rows(
         gpu_class=np.array([site.gpu_class]),
+        job=np.array([[o.job for o in occupants]], dtype=np.int64),
         variant=np.array([[o.variant for o in occupants]], dtype=np.int64),
         share=np.array([[o.share for o in occupants]], dtype=np.int64),
         slowdown=np.array([slowdown], dtype=np.float64),
@@ -103,9 +104,8 @@ def worth(values: JobValues, held: Iterable[tuple[int, Rows]]) -> tuple[dict[int
     least: dict[int, float] = {}
     beyond = 0.0
     for number, rows in held:
-        jobs = values.round.variants.job[rows.variant]
-        beyond += number * float(values.value(rows, jobs)[0])
-        for job, gain in zip(jobs[0].tolist(), values.gains(rows, jobs)[0], strict=True):
+        beyond += number * float(values.value(rows)[0])
+        for job, gain in zip(rows.job[0].tolist(), values.gains(rows)[0], strict=True):
             least[job] = min(float(gain), least.get(job, math.inf))
     return least, beyond
 
@@ -129,13 +129,13 @@ def plan_value(
     held = [(len(site.gpus), rows_at(compiled, site)) for site in sites]
     known = np.zeros(len(compiled))
     for _, rows in held:
-        np.maximum.at(known, compiled.variants.job[rows.variant], rows.slowdown)
+        np.maximum.at(known, rows.job, rows.slowdown)
     raised = np.ones(len(compiled))
     for k, job in enumerate(compiled.jobs.ids):
         if job in slowdown:
             raised[k] = slowdown[job] / known[k]
     for _, rows in held:
-        rows.slowdown[:] *= raised[compiled.variants.job[rows.variant]]
+        rows.slowdown[:] *= raised[rows.job]
     gains, beyond = worth(values, held)
     value = math.fsum([*gains.values(), beyond])
     if not values.ratio:

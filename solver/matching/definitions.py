@@ -242,19 +242,19 @@ class _OfClass(Definition):
     def _worth(
         self, seats: Sequence[SeatColumns], slowdown: Floats, share: Ints, power_w: Floats
     ) -> tuple[Floats, Bools]:
-        job = np.stack([each.job for each in seats], axis=1)
         rows = Rows(
             self._class_of(seats),
+            np.stack([each.job for each in seats], axis=1),
             np.stack([self.round.first_variant[each.job] + each.way for each in seats], axis=1),
             share.T,
             slowdown.T,
             power_w,
         )
-        value = self.values.value(rows, job)
+        value = self.values.value(rows)
         may = ~np.isnan(value)
         if len(seats) > 1 and self.values.has_rule:
-            may &= self.values.may_share(rows, job)
-        return lowered(*self.values.gains(rows, job).T, np.nan_to_num(value) * seats[0].size), may
+            may &= self.values.may_share(rows)
+        return lowered(*self.values.gains(rows).T, np.nan_to_num(value) * seats[0].size), may
 
     def _class_of(self, seats: Sequence[SeatColumns]) -> Ints:
         """Return the class of each group: that of its running job, or of free GPUs."""

@@ -195,7 +195,7 @@ class Worth(Fairness):
 
     grouped = True
 
-    def value(self, rows, job):
+    def value(self, rows):
         return np.full(len(rows), 0.5)
 
 

@@ -39,9 +39,9 @@ class Soon(JobValues):
         left = self.round.jobs.remaining_s[job]
         return super().gain(job, slowdown, model) / np.where(left > 0, left, 1.0)
 
-    def may_share(self, rows, job):
+    def may_share(self, rows):
         jobs, alone = self.round.jobs, self.round.variants.slowdown_factor[rows.variant]
-        left, running = jobs.remaining_s[job], jobs.running[job]
+        left, running = jobs.remaining_s[rows.job], jobs.running[rows.job]
         return shortens_mean_completion(rows.slowdown, alone, left, running)
 
 
@@ -87,25 +87,25 @@ class Saved(JobValues):
     def gain(self, job, slowdown, model):
         return self._saved(job, slowdown * self.left[model][job])
 
-    def gains(self, rows, job):
-        return self._saved(job, self._ends(rows, job))
+    def gains(self, rows):
+        return self._saved(rows.job, self._ends(rows))
 
-    def value(self, rows, job):
-        end, runs = self._ends(rows, job), self.round.jobs.running[job]
+    def value(self, rows):
+        end, runs = self._ends(rows), self.round.jobs.running[rows.job]
         last, free = end.max(axis=1), np.where(runs, end, 0.0).max(axis=1)
         idle = self.until(last) - self.until(np.minimum(last, self.queue.claimed_s))
         price = np.where(runs.any(axis=1), self.until(last) - self.until(free), idle)
         latest = self.queue.last_s * (1 + 1e-9)
-        counts = (end > latest) & (~runs | (self.due[job] <= latest))
-        late = counts.any(axis=1) & (job.shape[1] > 1) & ~runs.all(axis=1)
+        counts = (end > latest) & (~runs | (self.due[rows.job] <= latest))
+        late = counts.any(axis=1) & (end.shape[1] > 1) & ~runs.all(axis=1)
         return np.where(late, np.nan, -np.maximum(price, 0.0))
 
     def _saved(self, job, end):
         held = self.round.jobs.holds[job] * (self.until(self.due[job]) - self.until(end))
         return self.weight[job] * (self.due[job] - end) + self.rent[job] + held
 
-    def _ends(self, rows, job):
-        compiled, jobs = self.round, self.round.jobs
+    def _ends(self, rows):
+        compiled, jobs, job = self.round, self.round.jobs, rows.job
         of_model = np.array([self.left[model] for model in compiled.models])
         left = of_model[compiled.classes.model[rows.gpu_class][:, None], job]
         whole, runs = rows.slowdown * left, jobs.running[job]
@@ -255,7 +255,7 @@ def test_the_fields_that_a_class_needs_are_asked_for_in_its_name():
 class Patient(JobValues):
     """No two jobs may share."""
 
-    def may_share(self, rows, job):
+    def may_share(self, rows):
         return np.zeros(len(rows), dtype=bool)
 
 
