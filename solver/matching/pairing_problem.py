@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.instances.plan import Stopped
-from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.result import Matching
 from dovetail.solver.pairing.splits import SplitValues
 from dovetail.solver.types import Limits, Maximum
@@ -69,9 +68,9 @@ class WorkloadPairs:
 
     @cached_property
     def partnered(self) -> Bools:
-        """Which jobs have one of the pairs."""
+        """Which jobs have one of the pairs; of thousands of jobs, which might."""
         values = self.summed(np.zeros(len(self.values)), None)
-        return np.asarray(values.rounded(np.arange(len(self.values)), 1.0)[1] > 0)
+        return np.asarray(values.highest(1.0) > -np.inf)
 
     def summed(self, bonus: Floats, value: SplitValues | None) -> SplitValues:
         """Return values, or 0, and the bonus of both jobs in the form for ``match_pairs``."""
@@ -86,8 +85,7 @@ class WorkloadPairs:
         """Return at least the highest value of each job's pairs, -inf for none."""
         limited = self.summed(np.zeros(len(self.values)), value)
         scale = 2.0 ** (_BITS - math.ceil(math.log2(max(limited.largest, _LEAST))))
-        fixed, joined = limited.rounded(np.arange(len(self.values)), scale)
-        return np.where(joined > 0, fixed.max(axis=1, initial=FORBIDDEN) / scale, -np.inf)
+        return limited.highest(scale) / scale
 
     def at(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
         """Return the index of the values of pairs."""

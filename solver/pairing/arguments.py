@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dovetail.instances.errors import ArgumentError
+from dovetail.solver.pairing.dense import DensePairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,6 +41,10 @@ class PairValues(ABC):
     @abstractmethod
     def largest(self) -> float:
         """An upper bound on the magnitude of all values."""
+
+    @abstractmethod
+    def by_kinds(self, jobs: Ints, scale: float) -> DensePairs | None:
+        """Return the values among these jobs without a matrix, or None if one is small."""
 
     @abstractmethod
     def rounded(self, jobs: Ints, scale: float) -> tuple[NDArray[np.int32], Ints]:

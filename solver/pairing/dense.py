@@ -9,10 +9,13 @@ Derigs & Metz, 1991, solve matchings on dense graphs this way).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.compilation import kernel
+from dovetail.solver.pairing.compilation import KernelCompiler, kernel, over_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,6 +37,137 @@ _TILE = 64
 
 _NOISE = 2**25 - 1
 """Noise on the order of pairs that price in: a 32nd of the largest doubled value."""
+
+_CELLS_AT_ONCE = 8
+"""Pairs that pricing processes in the time that other passes take for one."""
+
+
+class DensePairs(Protocol):
+    """The values of all pairs of a size class; potentials are doubled."""
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        ...
+
+    def sample(self, chosen: Ints) -> MatrixPairs:
+        """Return the pairs of some jobs."""
+        ...
+
+    def values(self, first: Ints, second: Ints, run: KernelCompiler) -> Ints:
+        """Return the values of some pairs, ``FORBIDDEN`` where two jobs may not share."""
+        ...
+
+    def best_partners(
+        self, rows: Ints, potential: Ints, mask: int, most: int, run: KernelCompiler
+    ) -> Ints:
+        """Return likely partners of some jobs, those of largest 2 w_ij - P_j, -1 if fewer."""
+        ...
+
+    def raise_potentials(
+        self,
+        known: Ints,
+        known_potential: Ints,
+        rows: Ints,
+        price: int,
+        potential: Ints,
+        run: KernelCompiler,
+    ) -> None:
+        """Raise the rows' potentials until no pair with a known job has negative reduced cost."""
+        ...
+
+    def short(
+        self,
+        potential: Ints,
+        price: int,
+        slack: int,
+        nested: tuple[Ints, Ints],
+        room: int,
+        run: KernelCompiler,
+    ) -> tuple[Ints, Ints]:
+        """Return count and partners of the pairs of each row (see ``price_rows``)."""
+        ...
+
+    def shortfall(self, potential: Ints, price: int, run: KernelCompiler) -> Ints:
+        """Return by how much to raise potentials so that no pair prices in."""
+        ...
+
+
+@dataclass(frozen=True)
+class MatrixPairs:
+    """The pairs of a size class as a matrix.
+
+    Attributes
+    ----------
+    fixed : (m, m) int
+        The values of all pairs, ``FORBIDDEN`` where they may not share.
+    """
+
+    fixed: Narrow
+
+    def __len__(self) -> int:
+        return len(self.fixed)
+
+    def sample(self, chosen: Ints) -> MatrixPairs:  # noqa: D102
+        return MatrixPairs(np.ascontiguousarray(self.fixed[np.ix_(chosen, chosen)]))
+
+    def values(self, first: Ints, second: Ints, run: KernelCompiler) -> Ints:  # noqa: D102
+        return self.fixed[first, second].astype(np.int64)
+
+    def best_partners(  # noqa: D102
+        self, rows: Ints, potential: Ints, mask: int, most: int, run: KernelCompiler
+    ) -> Ints:
+        best = np.empty((len(rows), min(most, len(self))), dtype=np.int64)
+        over_rows(
+            run, best_partners, len(best), len(self), self.fixed, potential, mask, rows, best
+        )  # fmt: skip
+        return best
+
+    def raise_potentials(  # noqa: D102
+        self,
+        known: Ints,
+        known_potential: Ints,
+        rows: Ints,
+        price: int,
+        potential: Ints,
+        run: KernelCompiler,
+    ) -> None:
+        over_rows(
+            run, extend_rows, len(rows), max(1, len(known)),
+            self.fixed, known, known_potential, rows, price, potential,
+        )  # fmt: skip
+
+    def short(  # noqa: D102
+        self,
+        potential: Ints,
+        price: int,
+        slack: int,
+        nested: tuple[Ints, Ints],
+        room: int,
+        run: KernelCompiler,
+    ) -> tuple[Ints, Ints]:
+        return self._priced(potential, price, slack, nested, room, run)[:2]
+
+    def shortfall(self, potential: Ints, price: int, run: KernelCompiler) -> Ints:  # noqa: D102
+        none = np.full(len(self), -1, dtype=np.int64)
+        return self._priced(potential, price, 0, (none, none), 1, run)[2]
+
+    def _priced(
+        self,
+        potential: Ints,
+        price: int,
+        slack: int,
+        nested: tuple[Ints, Ints],
+        room: int,
+        run: KernelCompiler,
+    ) -> tuple[Ints, Ints, Ints]:
+        m = len(self)
+        found, worst = np.zeros((2, m), dtype=np.int64)
+        partner = np.empty((m, room), dtype=np.int64)
+        over_rows(
+            run, price_rows, m, m // _CELLS_AT_ONCE, self.fixed,
+            potential, halves(potential), price, slack, *nested, found, worst, partner,
+        )  # fmt: skip
+        return found, partner, worst
 
 
 @kernel

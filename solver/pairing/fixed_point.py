@@ -18,6 +18,7 @@ from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.arguments import PairingArguments, PairValues, require_in_range
 from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
+from dovetail.solver.pairing.dense import DensePairs, MatrixPairs
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, Graph, complete_graph
 
 Floats = NDArray[np.float64]
@@ -83,8 +84,8 @@ def rounded(problem: PairingArguments, run: KernelCompiler) -> Rounded:
     classes = []
     for size in np.unique(problem.size).tolist():
         nodes = np.flatnonzero(problem.size == size)
-        fixed, graph = _class_pairs(problem, nodes, scale, run)
-        classes.append(ClassData(nodes, size // per_unit, single[nodes], rest[nodes], fixed, graph))
+        pairs, graph = _class_pairs(problem, nodes, scale, run)
+        classes.append(ClassData(nodes, size // per_unit, single[nodes], rest[nodes], pairs, graph))
     return Rounded(classes, problem.gpus // per_unit, per_unit, scale, top, penalty)
 
 
@@ -149,18 +150,21 @@ def _allowed(problem: PairingArguments) -> tuple[Ints, Ints, Floats]:
 
 def _class_pairs(
     problem: PairingArguments, nodes: Ints, scale: float, run: KernelCompiler
-) -> tuple[NDArray[np.int32] | None, Graph | None]:
-    """Return the rounded pairs of a class: dense, and as a graph if they are few."""
+) -> tuple[DensePairs | None, Graph | None]:
+    """Return the rounded pairs of a class: all, and as a graph if they are few."""
     if problem.is_sparse:
         return None, _sparse_class(problem, nodes, scale, run)
     if isinstance(problem.pair_value, PairValues):
+        by_kinds = problem.pair_value.by_kinds(nodes, scale)
+        if by_kinds is not None:
+            return by_kinds, None
         fixed, allowed = problem.pair_value.rounded(nodes, scale)
-        return fixed, complete_graph(fixed, run, allowed)
+        return MatrixPairs(fixed), complete_graph(fixed, run, allowed)
     m = len(nodes)
     fixed = np.empty((m, m), dtype=np.int32)
     allowed = np.zeros(m, dtype=np.int64)
     over_rows(run, dense.round_rows, m, m, problem.pair_value, nodes, scale, fixed, allowed)
-    return fixed, complete_graph(fixed, run, allowed)
+    return MatrixPairs(fixed), complete_graph(fixed, run, allowed)
 
 
 def _sparse_class(

@@ -62,6 +62,7 @@ from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gang_options import options_left
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
+from dovetail.solver.pairing.kinds import LEAST_JOBS
 from dovetail.solver.pairing.prices import PriceStart, known, sampled
 from dovetail.solver.pairing.result import Certificate, Dual, Matching, Prices
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
@@ -200,11 +201,13 @@ def compile_kernels() -> None:
     one, zero = np.ones(n), np.zeros(n)
     ends = Ends(one, one, zero, zero, np.ones((1, 1)), np.zeros(1), np.zeros(1), 0.0, 1.0, 1.0)
     for splits in (
+        SplitValues(np.ones((1, 1, 1)), np.zeros(LEAST_JOBS + 1)),
         SplitValues(**table),
         ShorteningSplits(one, 0.0, **table),
         SavedTimeSplits(ends, **table),
     ):
-        searched(checked(splits, one, n // 2, None, None), compiled, budget.now(), budget)
+        problem = checked(splits, np.ones(len(splits)), n // 2, None, None)
+        searched(problem, compiled, budget.now(), budget)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         searched(problem, compiled, 0.0, UNLIMITED)

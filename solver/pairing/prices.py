@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import Budget
-from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
-from dovetail.solver.pairing.compilation import KernelCompiler, over_rows
+from dovetail.solver.pairing.compilation import KernelCompiler
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
@@ -82,10 +81,11 @@ def _extended(
 ) -> ClassStart:
     """Return the potentials of all jobs from those of the chosen jobs."""
     start = ClassStart.unknown(data)
-    if data.fixed is None:
+    if data.pairs is None:
         return start
     raised = 2 * np.maximum(0, data.single - price)
-    _raise(data, chosen, potential, np.arange(len(raised)), price, run, raised)
+    rows = np.arange(len(raised))
+    data.pairs.raise_potentials(chosen, potential, rows, price, raised, run)
     return replace(start, potential=raised)
 
 
@@ -109,9 +109,9 @@ def _known_class(
     potential = np.round(2 * np.where(is_known, old[nodes], 0.0)).astype(np.int64)
     potential = np.maximum(potential, 2 * np.maximum(0, data.single - price))
     new = np.flatnonzero(~is_known)
-    if data.fixed is not None:
+    if data.pairs is not None:
         where = np.flatnonzero(is_known)
-        _raise(data, where, potential[where], new, price, run, potential)
+        data.pairs.raise_potentials(where, potential[where], new, price, potential, run)
     place = np.full(len(prices.job) + 1, -1, dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
     start = replace(ClassStart.unknown(data), potential=potential)
@@ -128,19 +128,3 @@ def _typical(classes: Sequence[ClassData]) -> int:
     """Return a first guess of the price per GPU: the median value per GPU of a job alone."""
     worth = np.concatenate([np.maximum(c.single, 0) // c.size for c in classes])
     return int(np.median(worth)) if len(worth) else 0
-
-
-def _raise(
-    data: ClassData,
-    known_nodes: Ints,
-    known_potential: Ints,
-    rows: Ints,
-    price: int,
-    run: KernelCompiler,
-    potential: Ints,
-) -> None:
-    """Raise the potentials of the rows until no pair with a known job has a negative cost."""
-    over_rows(
-        run, dense.extend_rows, len(rows), max(1, len(known_nodes)),
-        data.fixed, known_nodes, known_potential, rows, price, potential,
-    )  # fmt: skip

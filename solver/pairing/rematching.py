@@ -175,10 +175,11 @@ def _start(tangent: Tangent) -> PriceStart:
 
 def _is_at_least(magnitude: int, data: ClassData) -> bool:
     """Return whether some value has at least this magnitude."""
-    assert data.fixed is not None
-    if data.fixed.max(initial=0) >= magnitude or data.single.max(initial=0) >= magnitude:
+    assert isinstance(data.pairs, dense.MatrixPairs)
+    fixed = data.pairs.fixed
+    if fixed.max(initial=0) >= magnitude or data.single.max(initial=0) >= magnitude:
         return True
-    least = np.where(data.fixed == dense.FORBIDDEN, 0, data.fixed).min(initial=0)
+    least = np.where(fixed == dense.FORBIDDEN, 0, fixed).min(initial=0)
     return bool(least <= -magnitude) or bool(
         (data.single[data.single != NOT_ALONE] <= -magnitude).any()
     )

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.budget import Budget
-from dovetail.solver.pairing import assignment, blossom, dense
-from dovetail.solver.pairing.compilation import KernelCompiler, kernel, over_rows
+from dovetail.solver.pairing import assignment, blossom
+from dovetail.solver.pairing.compilation import KernelCompiler, kernel
+from dovetail.solver.pairing.dense import FORBIDDEN, DensePairs, MatrixPairs
 
 Ints = NDArray[np.int64]
 Narrow = NDArray[np.int32]
@@ -48,9 +49,6 @@ _COMPLETE = 128
 
 _SPARSE_DEGREE = 16
 """Average number of allowed partners up to which the same applies to any number of jobs."""
-
-_CELLS_AT_ONCE = 8
-"""Pairs that pricing processes in the time that other passes take for one."""
 
 _BATCH = 128
 """Augmentations between two checks of the clock."""
@@ -98,17 +96,15 @@ class Graph:
         """The number of nodes."""
         return len(self.start) - 1
 
-    def extended(
-        self, first: Ints, second: Ints, value: NDArray[np.int32], run: KernelCompiler
-    ) -> Graph:
+    def extended(self, first: Ints, second: Ints, pairs: DensePairs, run: KernelCompiler) -> Graph:
         """Return the graph with these edges added; it may already have some of them.
 
         Parameters
         ----------
         first, second : (e,) int
             The ends of the edges, first < second.
-        value : (nodes, nodes) int
-            The table of weights.
+        pairs : DensePairs
+            The weights.
         """
         old = self.first * self.nodes + self.second
         new = np.unique(first * self.nodes + second)
@@ -116,7 +112,7 @@ class Graph:
         fresh = np.append(old, -1)[place] != new
         new, place = new[fresh], place[fresh]
         first, second = new // self.nodes, new % self.nodes
-        weight = value[first, second].astype(np.int64)
+        weight = pairs.values(first, second, run)
         return Graph.of(
             self.nodes,
             np.insert(self.first, place, first),
@@ -196,8 +192,8 @@ class ClassData:
         Fixed-point value of running alone, ``NOT_ALONE`` if that is not allowed.
     rest : (m,) int
         The value of not being placed: 0, or minus the penalty for required jobs.
-    fixed : (m, m) int or None
-        The values of all pairs, ``dense.FORBIDDEN`` where they may not share.
+    pairs : DensePairs or None
+        The values of all pairs.
     graph : Graph or None
         All allowed pairs, if they are few.
     """
@@ -206,22 +202,22 @@ class ClassData:
     size: int
     single: Ints
     rest: Ints
-    fixed: Narrow | None
+    pairs: DensePairs | None
     graph: Graph | None
 
     def sample(self, run: KernelCompiler, chosen: Ints) -> ClassData:
         """Return the class of some of its jobs (positions)."""
         graph = None
-        fixed = None
-        if self.fixed is not None:
-            fixed = np.ascontiguousarray(self.fixed[np.ix_(chosen, chosen)])
-            graph = complete_graph(fixed, run)
+        pairs = None
+        if self.pairs is not None:
+            pairs = self.pairs.sample(chosen)
+            graph = complete_graph(pairs.fixed, run)
         return ClassData(
             self.nodes[chosen],
             self.size,
             self.single[chosen],
             np.zeros(len(chosen), dtype=np.int64),
-            fixed,
+            pairs,
             graph,
         )
 
@@ -260,10 +256,10 @@ def complete_graph(fixed: Narrow, run: KernelCompiler, allowed: Ints | None = No
     """Return the graph of all allowed pairs, or None if they are too many."""
     m = len(fixed)
     if allowed is None:
-        allowed = np.count_nonzero(fixed != dense.FORBIDDEN, axis=1)
+        allowed = np.count_nonzero(fixed != FORBIDDEN, axis=1)
     if m > _COMPLETE and allowed.sum() > _SPARSE_DEGREE * m:
         return None
-    first, second = np.divmod(np.flatnonzero(np.triu(fixed != dense.FORBIDDEN, 1)), m)
+    first, second = np.divmod(np.flatnonzero(np.triu(fixed != FORBIDDEN, 1)), m)
     weight = fixed[first, second].astype(np.int64)
     return Graph.of(m, first, second, weight, run)
 
@@ -297,13 +293,13 @@ class SizeClass:
     def revalue(self, jobs: Ints, fixed: Narrow, single: Ints, rest: Ints) -> None:
         """Give some jobs other values: for their pairs (k, m), alone and not placed."""
         data = self.data
-        assert data.fixed is not None
-        data.fixed[jobs] = fixed
-        data.fixed[:, jobs] = fixed.T
+        assert isinstance(data.pairs, MatrixPairs)
+        data.pairs.fixed[jobs] = fixed
+        data.pairs.fixed[:, jobs] = fixed.T
         data.single[jobs] = single
         data.rest[jobs] = rest
-        weight = data.fixed[self.graph.first, self.graph.second].astype(np.int64)
-        weight[weight == dense.FORBIDDEN] = NOT_ALONE
+        weight = data.pairs.values(self.graph.first, self.graph.second, self.run)
+        weight[weight == FORBIDDEN] = NOT_ALONE
         self.graph = self.graph.reweighted(weight, self.run)
 
     def resume(self, start: ClassStart, price: int) -> None:
@@ -422,8 +418,8 @@ class SizeClass:
         zero = np.zeros_like(none)
         column = self.mate.copy()
         tangent = Tangent(self.price, 0, 0, none, potential, potential, column, none, zero, False)
-        if not self.complete:
-            potential = potential + self.reduced_costs(tangent, 0, 1)[1]
+        if self.data.pairs is not None and not self.complete:
+            potential = potential + self.data.pairs.shortfall(potential, self.price, self.run)
         return replace(tangent, dual2=exact_sum(potential), potential=potential)
 
     def price_in(self, tangent: Tangent, budget: Budget) -> int:
@@ -432,7 +428,7 @@ class SizeClass:
             return 0
         budget.check()
         budget.spend(len(self) ** 2)
-        found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
+        found, partner = self._short(tangent, 0, _ADDED_PER_ROW)
         if found.any():
             self._add(partner)
         return int(found.sum())
@@ -441,49 +437,39 @@ class SizeClass:
         """Add the pairs of doubled reduced cost below ``gap2``, if no job has too many."""
         if self.complete:
             return True
-        room = int(self.reduced_costs(tangent, -gap2, 1)[0].max(initial=0))
+        room = int(self._short(tangent, -gap2, 1)[0].max(initial=0))
         if 0 < room <= most:
-            self._add(self.reduced_costs(tangent, -gap2, room)[2])
+            self._add(self._short(tangent, -gap2, room)[1])
         return room <= most
 
-    def reduced_costs(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints, Ints]:
-        """Return count, worst and partners of the pairs of each row (see ``price_rows``)."""
-        m = len(self)
-        found = np.zeros(m, dtype=np.int64)
-        worst = np.zeros(m, dtype=np.int64)
-        partner = np.empty((m, room), dtype=np.int64)
-        over_rows(
-            self.run, dense.price_rows, m, m // _CELLS_AT_ONCE, self.data.fixed,
-            tangent.potential, dense.halves(tangent.potential), tangent.price, slack,
-            *blossom.nested(tangent.parent, tangent.dual, self.run), found, worst, partner,
-        )  # fmt: skip
-        return found, worst, partner
+    def _short(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints]:
+        """Return count and partners of the pairs of each row (see ``price_rows``)."""
+        assert self.data.pairs is not None
+        nested = blossom.nested(tangent.parent, tangent.dual, self.run)
+        return self.data.pairs.short(
+            tangent.potential, tangent.price, slack, nested, room, self.run
+        )
 
     def _add(self, partner: Ints) -> None:
-        assert self.data.fixed is not None
+        assert self.data.pairs is not None
         rows, columns = np.nonzero(partner >= 0)
-        first, second = rows, partner[rows, columns]
-        self.graph = self.graph.extended(first, second, self.data.fixed, self.run)
+        self.graph = self.graph.extended(
+            *_in_order(rows, partner[rows, columns]), self.data.pairs, self.run
+        )
 
     def _likely_pairs(self, start: ClassStart) -> Graph:
         """Return the graph of the likely pairs, and of the best partners of each new job."""
-        fixed = self.data.fixed
-        assert fixed is not None
-        m = len(self)
-        best = np.empty((len(start.new), min(_PARTNERS, m)), dtype=np.int64)
-        over_rows(
-            self.run, dense.best_partners, len(best), m,
-            fixed, start.potential, _DITHER, start.new, best,
-        )  # fmt: skip
+        pairs = self.data.pairs
+        assert pairs is not None
+        best = pairs.best_partners(start.new, start.potential, _DITHER, _PARTNERS, self.run)
         rows, columns = np.nonzero(best >= 0)
-        job, partner = start.new[rows], best[rows, columns]
-        first, second = np.minimum(job, partner), np.maximum(job, partner)
+        first, second = _in_order(start.new[rows], best[rows, columns])
         if start.pairs is not None:
-            allowed = fixed[start.pairs] != dense.FORBIDDEN
+            allowed = pairs.values(*start.pairs, self.run) != FORBIDDEN
             first = np.concatenate([first, start.pairs[0][allowed]])
             second = np.concatenate([second, start.pairs[1][allowed]])
-        none = Graph.of(m, *(np.zeros(0, dtype=np.int64),) * 3, self.run)
-        return none.extended(first, second, fixed, self.run)
+        none = Graph.of(len(self), *(np.zeros(0, dtype=np.int64),) * 3, self.run)
+        return none.extended(first, second, pairs, self.run)
 
     def likely_pairs(self, tangent: Tangent) -> tuple[Ints, Ints]:
         """Return the pairs of the working graph with the least reduced cost at a tangent."""
@@ -492,6 +478,11 @@ class SizeClass:
         most = _CARRIED * len(self)
         kept = cost <= np.partition(cost, most)[most] if len(cost) > most else slice(None)
         return first[kept], second[kept]
+
+
+def _in_order(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Return the ends of edges with the smaller first."""
+    return np.minimum(first, second), np.maximum(first, second)
 
 
 def exact_sum(amounts: Ints) -> int:

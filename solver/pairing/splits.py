@@ -26,7 +26,8 @@ from dovetail.solver.pairing.compilation import (
     kernel,
     over_rows,
 )
-from dovetail.solver.pairing.dense import FORBIDDEN
+from dovetail.solver.pairing.dense import FORBIDDEN, MatrixPairs
+from dovetail.solver.pairing.kinds import LEAST_JOBS, KindPairs, Tables, count_able, room_of, suits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -287,6 +288,76 @@ class SplitValues(PairValues):
             split[i, others] = at
             split[others, i] = np.append(mirror, NO_SPLIT)[np.minimum(at, len(mirror))]
         return BestSplits(value, split)
+
+    def by_kinds(self, jobs: Ints, scale: float) -> KindPairs | None:  # noqa: D102
+        if not can_compile() or len(jobs) <= LEAST_JOBS:
+            return None
+        workload, gsla, memory, weight, size, running, allowed = self._jobs
+        like = workload[jobs], memory[jobs], running[jobs], *np.packbits(allowed[jobs], axis=1).T
+        order = np.lexsort((-gsla[jobs], *like))
+        new = np.any([np.diff(of[order], prepend=np.nan) != 0 for of in like], axis=0)
+        if not suits(len(jobs), int(np.count_nonzero(new)), self._tables[0].shape[2]):
+            return None
+        ordered = jobs[order]
+        first = ordered[new]
+        slowdown, bound, mirror = self._tables
+        start = np.append(np.flatnonzero(new), len(jobs))
+        row = workload[first]
+        there = np.ix_(row, row)
+        able = np.empty((len(row), len(row), len(mirror)), dtype=np.int32)
+        over_rows(
+            compiled, count_able, len(row), len(jobs), start, row, gsla[ordered], slowdown, bound,
+            mirror, allowed[first], running[first], memory[first], self._memory_limit, able,
+        )  # fmt: skip
+        per_job = slowdown[there].astype(np.float64)
+        per_watt = self._per_watt * int(size[first[0]])
+        bonus, surplus, most = (
+            of[ordered] if len(of) else of for of in (self._bonus, self._surplus, self._most)
+        )
+        tables = Tables(
+            start=start,
+            row=row,
+            able=able,
+            rate=2 * scale * (-per_job if self._minimised else 1 / per_job),
+            cost=scale * per_watt * self._power[there] if per_watt else np.zeros((0, 0, 0)),
+            slowdown=slowdown,
+            mirror=mirror,
+            minimised=self._minimised,
+            power=self._power,
+            per_watt=per_watt,
+            weight=weight[ordered],
+            bonus=bonus,
+            surplus=surplus,
+            most=most,
+            left=np.zeros(0),
+            runs=running[ordered],
+            below=0.0,
+            scale=scale,
+            room=room_of(weight[jobs], bonus, per_watt, scale),
+        )
+        place = np.empty(len(jobs), dtype=np.int64)
+        place[order] = np.arange(len(jobs))
+        return KindPairs(
+            tables=tables,
+            order=order,
+            place=place,
+            kind=np.cumsum(new) - 1,
+            matrix=lambda some: MatrixPairs(self.rounded(jobs[some], scale)[0]),
+        )
+
+    def highest(self, scale: float) -> Floats:
+        """Return at least the highest value of each job's pairs in units, -inf for none, (n,)."""
+        found = np.full(len(self), -np.inf)
+        for size in np.unique(self._jobs[4]).tolist():
+            jobs = np.flatnonzero(self._jobs[4] == size)
+            by_kinds = self.by_kinds(jobs, scale)
+            if by_kinds is not None:
+                found[jobs] = by_kinds.highest(compiled)
+                continue
+            fixed, joined = self.rounded(jobs, scale)
+            highest = fixed.max(axis=1, initial=FORBIDDEN)
+            found[jobs] = np.where(joined > 0, highest, -np.inf)
+        return found
 
     def rounded(self, jobs: Ints, scale: float) -> tuple[Narrow, Ints]:  # noqa: D102
         m = len(jobs)

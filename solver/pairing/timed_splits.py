@@ -52,6 +52,9 @@ class ShorteningSplits(SplitValues):
         self._left = left
         self._below = 1 - shorter_by
 
+    def by_kinds(self, jobs: Ints, scale: float) -> None:  # noqa: D102
+        return None
+
     def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
         return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))
 
@@ -90,6 +93,9 @@ class SavedTimeSplits(SplitValues):
     def __init__(self, ends: Ends, **arguments: Any) -> None:  # noqa: ANN401
         super().__init__(**arguments)
         self._ends = ends
+
+    def by_kinds(self, jobs: Ints, scale: float) -> None:  # noqa: D102
+        return None
 
     def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
         return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))

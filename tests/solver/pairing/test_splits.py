@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.solver import best_splits, certificate_errors, match_pairs
-from dovetail.solver.pairing import splits
+from dovetail.solver.pairing import matching, prices, splits
 from dovetail.solver.pairing.compilation import compiled
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.splits import NO_SPLIT, SplitValues
@@ -175,6 +175,36 @@ def test_rounded_values_are_the_matrix_rounded_up(form):
     units = np.where(np.isnan(matrix), FORBIDDEN, np.ceil(matrix * scale))
     assert np.array_equal(fixed, units)
     assert np.array_equal(joined, (~np.isnan(matrix)).sum(axis=1))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_class_without_a_matrix_gives_the_same_optimum(seed, monkeypatch):
+    monkeypatch.setattr(matching, "quickest", lambda jobs, budget: compiled)
+    monkeypatch.setattr(prices, "_UNSAMPLED", 6)
+    monkeypatch.setattr(splits, "LEAST_JOBS", 0)
+    rng = np.random.default_rng(seed)
+    given = arguments(seed, n=40)
+    power = rng.random(given["slowdown"].shape)
+    values = SplitValues(**given, power_w=power + power.transpose(1, 0, 2)[:, :, MIRROR])
+    if seed % 2:
+        values = values.weighed(1.0, 0.2)
+    if seed % 3:
+        surplus = np.where(rng.random(40) < 0.2, np.inf, rng.random(40))
+        values = values.limited(rng.random(40), surplus, np.ones(40))
+    limits = {"gpus": 20, "size": given.get("size"), "single_value": rng.random(40)}
+    matrix = match_pairs(np.asarray(values), **limits)
+
+    monkeypatch.setattr(splits, "suits", lambda jobs, kinds, splits: True)
+    found = match_pairs(values, **limits)
+    assert (found.status, found.value) == ("optimal", pytest.approx(matrix.value, abs=1e-12))
+    assert not certificate_errors(found, values, **limits)
+
+    jobs = np.flatnonzero(given.get("size", np.ones(40)) == 1)
+    pairs = values.by_kinds(jobs, 2.0**20)
+    fixed = pairs.sample(np.arange(len(jobs))).fixed
+    first, second = np.divmod(np.arange(len(jobs) ** 2), len(jobs))
+    assert np.array_equal(pairs.values(first, second, compiled), fixed.ravel())
+    assert (pairs.highest(compiled) >= np.where(fixed > FORBIDDEN, fixed, -np.inf).max(1)).all()
 
 
 TABLE = np.ones((2, 2, 3))
