@@ -83,7 +83,7 @@ def test_a_plan_of_three_under_caps_has_the_entry_of_the_set_and_says_that_it_is
     state = State(instance, SlowdownTable.of(instance), capped_sets=True)
     for number, name in enumerate("xyz"):
         state.pending[number] = Job(number, name, 0, 1, 1000.0, 0.0)
-    policy = policy_named("dovetail")
+    policy = policy_named("dovetail:time_limit_s=inf")
     choice = PlannedDecision.of(
         instance,
         state,
