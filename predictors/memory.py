@@ -1,4 +1,4 @@
-"""How much GPU memory a job may need, and whether two fit together, from profiles.
+"""How much GPU memory a job may need, from profiles.
 
 A profile gives the high-water mark of one run. The next run of the same workload may need more:
 frameworks choose algorithms by timing them and cache freed memory. The marks of a workload are
@@ -13,9 +13,9 @@ Student's t distribution::
 
 One mark alone gives a margin of 28 % at a confidence of 0.95, and 48 % at 0.99.
 
-Two processes need the sum of their memory, as if both peaked at the same time; the spread of the
-sum is that of independent runs, its freedom Welch's. Co-scheML (2021, sections 2 and 5.2) avoids
-pairs that run out of memory by profiling and monitoring both; it does not say how it decides.
+Two processes need the sum of their memory, as if both peaked at the same time. Co-scheML (2021,
+sections 2 and 5.2) avoids pairs that run out of memory by profiling and monitoring both; it does
+not say how it decides.
 
 Checked on the 1,388 pairs of Lucid (RTX 3090; one mark of each configuration alone, one of each
 pair together) by ``tests/predictors/test_memory.py``: at 0.8, 0.9, 0.95 and 0.99 the sum of the
@@ -25,11 +25,11 @@ two bounds, as ``with_memory`` uses it, holds for more than these fractions of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.records import SoloProfile
@@ -74,12 +74,6 @@ class NextMark(NamedTuple):
         quantile = float(stdtrit(self.freedom, confidence))
         return max(self.largest_mib, self.mean_mib + self.scale_mib * quantile)
 
-    def exceeds(self, memory_mib: float) -> float:
-        """Return the probability of needing more than this."""
-        if self.scale_mib == 0:
-            return float(self.mean_mib > memory_mib)
-        return float(stdtr(self.freedom, (self.mean_mib - memory_mib) / self.scale_mib))
-
 
 def next_mark(profiles: Iterable[SoloProfile]) -> NextMark:
     """Return the memory that one more run of a workload may need, from profiles of earlier runs.
@@ -101,34 +95,6 @@ def next_mark(profiles: Iterable[SoloProfile]) -> NextMark:
     squares = WORTH * (SPREAD * mean) ** 2 + float(((marks - mean) ** 2).sum())
     scale = math.sqrt(squares / freedom * (1 + 1 / len(marks)))
     return NextMark(mean, scale, freedom, float(marks.max()))
-
-
-def probability_out_of_memory(
-    first: Sequence[SoloProfile],
-    second: Sequence[SoloProfile],
-    memory_mib: float,
-    *,
-    reserve_mib: float = 0.0,
-    per_process_mib: float = 0.0,
-) -> float:
-    """Return the probability that two workloads need more memory together than a GPU has.
-
-    Parameters
-    ----------
-    first, second : sequence of SoloProfile
-        Runs of either workload, see ``next_mark``.
-    memory_mib : float
-        Memory of the GPU.
-    reserve_mib, per_process_mib : float
-        Memory kept free, and needed by each process in addition to its mark, as in a cluster.
-
-    Raises
-    ------
-    InputError
-        When a workload has no mark.
-    """
-    left = memory_mib - reserve_mib - 2 * per_process_mib
-    return _sum(next_mark(first), next_mark(second)).exceeds(left)
 
 
 def with_memory(
@@ -165,21 +131,6 @@ def with_memory(
         for name, workload in instance.workloads.items()
     }
     return instance.replace(workloads=workloads)
-
-
-def _sum(first: NextMark, second: NextMark) -> NextMark:
-    """Return the sum of two independent needs; Welch's freedom matches the variance's own."""
-    variances = [mark.scale_mib**2 for mark in (first, second)]
-    freedom = min(first.freedom, second.freedom)
-    if sum(variances) > 0:
-        parts = (v**2 / m.freedom for v, m in zip(variances, (first, second), strict=True))
-        freedom = sum(variances) ** 2 / sum(parts)
-    return NextMark(
-        first.mean_mib + second.mean_mib,
-        math.sqrt(sum(variances)),
-        freedom,
-        first.largest_mib + second.largest_mib,
-    )
 
 
 def _runs(data: DataSet, gpu_model: str) -> dict[tuple[str, int, int | None], list[SoloProfile]]:

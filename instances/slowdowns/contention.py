@@ -81,19 +81,6 @@ def open_slowdown(traits: Traits) -> Floats:
     return _NO_ISOLATION * _combined(traits, crowd, 1 / crowd, 1 / crowd)
 
 
-def overlapping_slowdown(traits: Traits, mine: float, theirs: float) -> Floats:
-    """Return slowdowns (n, n) without noise at caps that sum to more than the GPU, or to less.
-
-    This is like running without caps, except that no job gets more SMs than its cap: ``mine`` and
-    ``theirs`` are fractions of the SMs, 1 for no cap.
-    """
-    own, other = np.minimum(traits.need, mine), np.minimum(traits.need, theirs)
-    crowd = np.maximum(1.0, own[:, None] + other[None, :])
-    stretch = crowd * (traits.need / own)[:, None]
-    their_pace = (other / traits.need)[None, :] / crowd
-    return _NO_ISOLATION * _combined(traits, stretch, 1 / stretch, their_pace)
-
-
 def noisy(draw: np.random.Generator, slowdown: Floats) -> Floats:
     """Return the slowdowns with measurement-like noise, at least 1, to three decimals."""
     noise = 1 + _NOISE * draw.standard_normal(slowdown.shape)

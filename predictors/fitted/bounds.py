@@ -36,7 +36,7 @@ file here has numbers only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
@@ -610,22 +610,3 @@ def coverage(
     return PromiseCoverage(
         float(kept.mean()), float(kept.all(axis=1).mean()), float(width), len(kept)
     )
-
-
-def gang_coverage(upper: Iterable[float], truth: Iterable[float], job: Iterable[str]) -> float:
-    """Return the fraction of jobs whose slowest worker was at most the largest of their bounds.
-
-    Parameters
-    ----------
-    upper, truth : iterable of float
-        Bound and measured slowdown of each worker that shares.
-    job : iterable of str
-        The job of each of these workers.
-    """
-    bound: dict[str, float] = {}
-    slowest: dict[str, float] = {}
-    for high, found, name in zip(upper, truth, job, strict=True):
-        bound[name] = max(high, bound.get(name, high))
-        slowest[name] = max(found, slowest.get(name, found))
-    kept = [slowest[name] <= high for name, high in bound.items()]
-    return float(np.mean(kept)) if kept else np.nan

@@ -13,7 +13,6 @@ from dovetail.predictors.fitted.bounds import (
     Calibration,
     calibrate,
     coverage,
-    gang_coverage,
 )
 from dovetail.predictors.fitted.planned import (
     BLIND,
@@ -281,9 +280,3 @@ def test_coverage_by_hand():
     nothing = coverage(slowdown, upper, truth, np.array([], dtype=int))
     assert nothing.tested == 0
     assert np.isnan(nothing.jobs)
-
-
-def test_gang_coverage_by_hand():
-    # a: slowest 1.4, largest bound 1.5, kept though the first worker broke its own; b: broken.
-    assert gang_coverage([1.2, 1.5, 1.3], [1.4, 1.1, 1.4], ["a", "a", "b"]) == 0.5
-    assert np.isnan(gang_coverage([], [], []))

@@ -1,16 +1,14 @@
-"""Memory from marks: the bound by hand, two jobs on one GPU, and the use of measured pairs."""
+"""Memory from marks: the bound by hand, and measured pairs."""
 
 import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dovetail.instances.datasets import DataSet, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.predictors.memory import next_mark, probability_out_of_memory, with_memory
+from dovetail.predictors.memory import next_mark, with_memory
 
 LUCID = Path(__file__).parents[3] / "shared" / "data" / "lucid"
 
@@ -55,35 +53,6 @@ def test_runs_without_a_mark_are_passed_over():
 def test_a_confidence_out_of_range_is_refused(confidence):
     with pytest.raises(InputError, match="confidence: must be > 0 and < 1"):
         next_mark(runs(1000.0)).upper(confidence)
-
-
-def test_two_jobs_by_hand():
-    first, second = runs(3000.0), runs(4000.0)
-    # The mean of the sum, 7000, is exceeded as often as not; so it is with 500 kept free and
-    # 200 for each of two processes.
-    assert probability_out_of_memory(first, second, 7000.0) == pytest.approx(0.5)
-    kept = {"reserve_mib": 500.0, "per_process_mib": 200.0}
-    assert probability_out_of_memory(first, second, 7900.0, **kept) == pytest.approx(0.5)
-    # scales 424.26 and 565.69: together 707.11; freedom (9 + 16)^2 / (81 / 5 + 256 / 5) = 9.273.
-    # 1300 above the mean is 1.8385 scales: t(9.273) exceeds that with 0.0490.
-    assert probability_out_of_memory(first, second, 8300.0) == pytest.approx(0.0490, abs=2e-4)
-
-
-def test_jobs_that_need_nothing():
-    assert probability_out_of_memory(runs(0.0), runs(0.0), 1.0) == 0.0
-    assert probability_out_of_memory(runs(0.0), runs(0.0), -1.0) == 1.0
-
-
-marks = st.lists(st.floats(1, 80_000), min_size=1, max_size=5)
-
-
-@given(marks, marks, st.floats(1, 160_000), st.floats(0, 10_000))
-def test_more_memory_never_hurts_and_order_does_not_matter(first, second, memory, more):
-    one, other = runs(*first), runs(*second)
-    probability = probability_out_of_memory(one, other, memory)
-    assert 0 <= probability <= 1
-    assert probability_out_of_memory(one, other, memory + more) <= probability + 1e-12
-    assert probability_out_of_memory(other, one, memory) == pytest.approx(probability, abs=1e-12)
 
 
 def instance():
@@ -132,8 +101,6 @@ def test_bounds_hold_for_pairs_measured_together():
             for r in csv.DictReader(file)
         ]
     for confidence in (0.8, 0.9, 0.95, 0.99):
-        chances = [probability_out_of_memory(a, b, gmem) for a, b, gmem in pairs]
-        assert sum(p >= 1 - confidence for p in chances) / len(pairs) > confidence - 0.002
         bounds = [
             next_mark(a).upper(confidence) + next_mark(b).upper(confidence) for a, b, _ in pairs
         ]
