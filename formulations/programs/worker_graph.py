@@ -21,11 +21,13 @@ trying equal gangs in every order.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import csc_array
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, packed
+from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, packed
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.candidates.groups import Groups
@@ -205,25 +207,32 @@ class WorkerGraph:
         self._used: Ints = np.arange(len(self._key))
         self.root = self._root(worth)
         self._dominations = self._compared(budget)
+        self._worths: dict[int, Floats] = {}
 
-    def pairs(self, box: Box, jobs: Bools | None = None) -> WorkerPairs:
-        """Return the worth in a box of the workers of some jobs, by default of all."""
+    def pairs(self, box: Box, fill: Callable[..., None], jobs: Bools | None = None) -> WorkerPairs:
+        """Return the worth in a box of the workers of some jobs, by default of all.
+
+        Parameters
+        ----------
+        box : Box
+        fill : callable
+            ``solver.pairing.gang_options.pair_values``, or its compiled form.
+        jobs : (n,) bool, optional
+        """
         if jobs is None:
             kinds, rows = np.arange(len(self.job_of_kind)), np.arange(len(self._key))
         else:
             kinds = np.flatnonzero(jobs[self.job_of_kind])
-            affected = np.zeros(len(self._key), dtype=bool)
-            rows, start = self._used_rows
-            for job in np.flatnonzero(jobs).tolist():
-                affected[rows[start[job] : start[job + 1]]] = True
-            rows = np.flatnonzero(affected)
+            by_job, start = self._used_rows
+            affected = np.flatnonzero(jobs).tolist()
+            rows = joined_ints([by_job[start[job] : start[job + 1]] for job in affected])
         place = np.full(len(self.job_of_kind), -1)
         place[kinds] = np.arange(len(kinds))
         value = np.full((len(kinds), len(self.job_of_kind)), np.nan)
-        ends, best = self._best_values(rows, box)
-        for own, other in (ends, ends[::-1]):
-            inside = place[own] >= 0
-            value[place[own[inside]], other[inside]] = best[inside]
+        fill(
+            rows, self._kind, self._worth, self._variant, self._cost_of_row, self.job_of_kind,
+            self.workers, box.floor, box.cap, box.variant, box.excluded, place, value,
+        )  # fmt: skip
         kind = self._kind_of_worker
         workers = np.flatnonzero(place[kind] >= 0)
         own = kind[workers]
@@ -242,7 +251,7 @@ class WorkerGraph:
     def value(self, seats: Seats) -> float:
         """Return the value of a plan: every gang is placed completely or not at all."""
         worth = math.fsum(seats.least[seats.placed > 0].tolist())
-        return worth - float(self._cost[self._group[seats.rows]].sum()) - self._cost_of_fixed
+        return worth - float(self._cost_of_row[seats.rows].sum()) - self._cost_of_fixed
 
     def counts(self, seats: Seats) -> Ints:
         """Return how often each group is taken."""
@@ -251,9 +260,13 @@ class WorkerGraph:
 
     def worths(self, job: int) -> Floats:
         """Return the possible worths of a job, distinct and ascending."""
-        rows = self._rows_of(job)
+        if job in self._worths:
+            return self._worths[job]
+        by_job, start = self._rows
+        rows = by_job[start[job] : start[job + 1]]
         fixed = self.root.cap[job : job + 1][self._fixed_workers[job : job + 1] > 0]
-        return np.unique(np.append(self._worth[rows][self._job[rows] == job], fixed))
+        found = np.unique(np.append(self._worth[rows][self._job[rows] == job], fixed))
+        return self._worths.setdefault(job, found)
 
     @property
     def job_of_worker(self) -> Ints:
@@ -293,7 +306,7 @@ class WorkerGraph:
             partner=np.where(own == other, -1, other),
             partner_worth=self._worth[row, 1 - side],
             partner_variant=self._variant[row, 1 - side],
-            cost=self._cost[self._group[row]],
+            cost=self._cost_of_row[row],
         )
 
     def keep(self, box: Box, prices: Floats, price: float, most: float) -> None:
@@ -361,10 +374,15 @@ class WorkerGraph:
         running = groups.round.jobs.running
         job = groups.job[ends]
         own_class = np.where(running[job], groups.gpu_class[usable][:, None] + 1, 0)
-        names, kind = np.unique(job * (len(self._available) + 1) + own_class, return_inverse=True)
-        kind = kind.reshape(job.shape)
-        order = np.argsort(kind[:, 0] * len(names) + kind[:, 1], kind="stable")
+        code = job * (len(self._available) + 1) + own_class
+        named = np.zeros(len(self.workers) * (len(self._available) + 1), dtype=bool)
+        named[code] = True
+        names = np.flatnonzero(named)
+        kind = (np.cumsum(named) - 1)[code]
+        order = _by_value(kind[:, 1], len(names))[0]
+        order = order[_by_value(kind[order, 0], len(names))[0]]
         self._group, self._kind = usable[order], kind[order]
+        self._cost_of_row = self._cost[self._group]
         self._key = self._kind[:, 0] * len(names) + self._kind[:, 1]
         self._worth, self._variant = worth[ends][order], groups.variant[ends][order]
         self.job_of_kind, held_class = np.divmod(names, len(self._available) + 1)
@@ -381,13 +399,8 @@ class WorkerGraph:
 
     def _by_job(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return rows by the jobs that they hold, and where those of each job start."""
-        job = self._job[rows].T.ravel()
-        start = np.searchsorted(np.sort(job), np.arange(len(self.workers) + 1))
-        return np.tile(rows, 2)[np.argsort(job, kind="stable")], start
-
-    def _rows_of(self, job: int) -> Ints:
-        rows, start = self._rows
-        return rows[start[job] : start[job + 1]]
+        order, start = _by_value(self._job[rows].T.ravel(), len(self.workers))
+        return np.tile(rows, 2)[order], start
 
     def _root(self, worth: Floats) -> Box:
         """Return the box of all plans, with worths capped by those of the fixed workers."""
@@ -413,28 +426,18 @@ class WorkerGraph:
         variants = np.bincount(self.groups.variants.job, minlength=n)
         open_ = (jobs.workers > 1) & ~jobs.running & (variants == 1)
         alike = np.where(open_, packed(np.stack([jobs.workload, jobs.workers], axis=1)), -1)
-        job = self._job
-        partner = np.where(self._held[self._kind], n + self._kind, job)
-        partner[self._kind[:, 0] == self._kind[:, 1]] = ALONE
-        worth = np.unique(self._worth, return_inverse=True)[1].reshape(job.shape)
-        cost = np.unique(self._cost[self._group], return_inverse=True)[1]
-        own = np.concatenate(
-            [alike[job[:, 0]] >= 0, (alike[job[:, 1]] >= 0) & (partner[:, 1] >= 0)]
-        )
-        columns = [np.concatenate(ends)[own] for ends in (
-            (job[:, 0], job[:, 1]),
-            (partner[:, 1], partner[:, 0]),
-            (worth[:, 0], worth[:, 1]),
-            (worth[:, 1], worth[:, 0]),
-            (cost, cost),
-        )]  # fmt: skip
-        return Dominations(alike, SeatTable(*columns), budget)
-
-    def _best_values(self, rows: Ints, box: Box) -> tuple[Ints, Floats]:
-        """Return the pairs of kinds that these rows hold, (2, k), and their best values."""
-        first = np.flatnonzero(np.diff(self._key[rows], prepend=-1))
-        best = np.fmax.reduceat(self._values(rows, box), first) if len(rows) else np.zeros(0)
-        return self._kind[rows[first]].T, best
+        row, side = np.nonzero(alike[self._job] >= 0)
+        partner = self._job[row, 1 - side]
+        other = self._kind[row, 1 - side]
+        partner = np.where(self._held[other], len(alike) + other, partner)
+        alone = self._kind[row, side] == other
+        partner[alone] = ALONE
+        row, side, partner = (column[~alone | (side == 0)] for column in (row, side, partner))
+        worths = np.stack([self._worth[row, side], self._worth[row, 1 - side]])
+        worth = np.unique(worths, return_inverse=True)[1].reshape(worths.shape)
+        cost = np.unique(self._cost_of_row[row], return_inverse=True)[1]
+        seats = SeatTable(self._job[row, side], partner, worth[0], worth[1], cost)
+        return Dominations(alike, seats, budget)
 
     def _values(self, rows: Ints, box: Box) -> Floats:
         """Return the value of the groups of these rows in a box, NaN if they are outside."""
@@ -446,7 +449,7 @@ class WorkerGraph:
         part[~inside] = np.nan
         alone = self._kind[rows, 0] == self._kind[rows, 1]
         worth = part[:, 0] + np.where(alone, 0.0, part[:, 1])
-        return np.asarray(worth - self._cost[self._group[rows]])
+        return np.asarray(worth - self._cost_of_row[rows])
 
     def _best_rows(self, key: Ints, box: Box) -> Ints:
         """Return the row of the best group for each pair of kinds."""
@@ -457,3 +460,14 @@ class WorkerGraph:
         value = np.nan_to_num(self._values(rows, box), nan=-np.inf)
         order = np.lexsort((-value, pair))
         return np.asarray(rows[order[np.cumsum(length) - length]])
+
+
+def _by_value(values: Ints, number: int) -> tuple[Ints, Ints]:
+    """Return the positions of 0, of 1, ..., each in order, and where those of each value start.
+
+    Whole numbers below ``number`` are counted, which is faster than to sort them.
+    """
+    place = np.arange(len(values))
+    cells = csc_array((place, values, np.arange(len(values) + 1)), shape=(number, len(values)))
+    rows = cells.tocsr()
+    return rows.data.astype(np.int64), rows.indptr.astype(np.int64)

@@ -35,6 +35,8 @@ from dovetail.formulations.budget import OutOfTimeError
 from dovetail.formulations.programs.worker_graph import Box, Seats, WorkerGraph, WorkerPairs
 from dovetail.instances.plan import Stopped
 from dovetail.solver.matching.narrowing import KindPrices, Narrowing, is_outside
+from dovetail.solver.pairing.gang_options import pair_values
+from dovetail.solver.pairing.matching import quickest_run
 from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.rematching import Rematching
 from dovetail.solver.pairing.result import Prices
@@ -73,7 +75,8 @@ class _Matcher:
         self._graph = graph
         self._box: Box | None = box
         self._spend = limits.budget.spend
-        pairs = graph.pairs(box)
+        with quickest_run(len(graph.job_of_worker), limits.budget) as run:
+            pairs = graph.pairs(box, run(pair_values))
         self._note(pairs)
         self.rematching = Rematching(
             pairs.pair_value,
@@ -87,7 +90,8 @@ class _Matcher:
 
     def turn_to(self, box: Box) -> bool:
         """Switch to the values of another box; return whether they can be matched well."""
-        pairs = self._graph.pairs(box, None if self._box is None else box.differs(self._box))
+        changed = None if self._box is None else box.differs(self._box)
+        pairs = self._graph.pairs(box, self.rematching.run(pair_values), changed)
         self._note(pairs)
         fits = self.rematching.revalue(
             pairs.workers, pairs.pair_value, pairs.single_value, pairs.required

@@ -20,6 +20,59 @@ Bools = NDArray[np.bool_]
 
 
 @kernel
+def pair_values(
+    rows: Ints,
+    kinds: Ints,
+    worths: Floats,
+    variants: Ints,
+    costs: Floats,
+    job: Ints,
+    workers: Ints,
+    floor: Floats,
+    cap: Floats,
+    variant: Ints,
+    excluded: Bools,
+    place: Ints,
+    values: Floats,
+) -> None:
+    """Fill in the values of pairs of kinds in a box: of the groups of each pair, the best one's.
+
+    Parameters
+    ----------
+    rows : (r,) int
+        The groups.
+    kinds, worths, variants : (groups, 2)
+        The kinds of both workers of each group, their jobs' worths there and variants. A worker
+        that is alone is both.
+    costs : (groups,) float
+    job : (kinds,) int
+        The job of each kind.
+    workers, floor, cap, variant, excluded : (jobs,)
+        The jobs, and the box (see ``worker_graph.Box``).
+    place : (kinds,) int
+        The row of each kind in the values, -1 for none.
+    values : (k, kinds) float
+        NaN where no group is inside the box.
+    """
+    for row in rows:
+        first, second = kinds[row]
+        value = 0.0
+        inside = True
+        for side in range(1 if first == second else 2):
+            j = job[kinds[row, side]]
+            worth = worths[row, side]
+            fits = variant[j] < 0 or variant[j] == variants[row, side]
+            inside &= fits and not excluded[j] and worth >= floor[j]
+            value += min(worth, cap[j]) / workers[j]
+        if not inside:
+            continue
+        value -= costs[row]
+        for own, other in ((first, second), (second, first)):
+            if place[own] >= 0 and not values[place[own], other] >= value:
+                values[place[own], other] = value
+
+
+@kernel
 def add_seat(
     cost: float, partner: int, room: int, needed: int, size: int, costs: Floats, seats: Ints
 ) -> int:

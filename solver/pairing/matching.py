@@ -59,7 +59,7 @@ from dovetail.solver.pairing.compilation import (
     quickest,
 )
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
-from dovetail.solver.pairing.gang_options import options_left
+from dovetail.solver.pairing.gang_options import options_left, pair_values
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.kinds import LEAST_JOBS
@@ -214,6 +214,11 @@ def compile_kernels() -> None:
     asks = Asks(np.ones(1, dtype=np.int64), np.ones(1), np.ones(1))
     GpuPrice(layout([0.0], asks, compiled), asks, run=compiled)
     none, nothing, no = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
+    sides, of_sides = np.zeros((0, 2), np.int64), np.zeros((0, 2))
+    compiled(pair_values)(
+        none, sides, of_sides, sides, nothing, none, none, nothing, nothing, none, no, none,
+        of_sides,
+    )  # fmt: skip
     compiled(options_left)(
         none, none, nothing, none, none, nothing, none, nothing, none, none, np.ones(1, np.int64),
         none, nothing, 0.0, 0.0, nothing, nothing, none, no, no,

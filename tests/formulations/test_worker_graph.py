@@ -13,6 +13,7 @@ from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.solver.pairing import match_pairs
+from dovetail.solver.pairing.gang_options import pair_values
 from tests.forms import groups_of
 from tests.formulations.test_pair_graph import AA, running, small
 from tests.oracle import optimum
@@ -28,7 +29,7 @@ def graph_of(instance: Instance) -> WorkerGraph:
 
 def bound(graph: WorkerGraph, box=None):
     box = graph.root if box is None else box
-    pairs = graph.pairs(box)
+    pairs = graph.pairs(box, pair_values)
     found = match_pairs(
         pairs.pair_value, pairs.single_value, gpus=graph.gpus, required=pairs.required
     )
@@ -73,7 +74,7 @@ def test_the_triangle_of_gangs_is_found():
 
 def test_workers_of_one_gang_take_a_gpu_each():
     graph = graph_of(small([{"id": "j", "workers": 2}], [AA], gpus=3))
-    pairs = graph.pairs(graph.root)
+    pairs = graph.pairs(graph.root, pair_values)
     assert np.isnan(pairs.pair_value).all()
     assert pairs.single_value.tolist() == [0.5, 0.5]
 
@@ -100,7 +101,8 @@ def test_workers_of_some_jobs_are_worth_what_they_are_among_all():
         except UnsupportedError:
             continue
         box = graph.root.settled(0, cap=0.5).settled(-1, excluded=True)
-        every, some = graph.pairs(box), graph.pairs(box, box.differs(graph.root))
+        changed = box.differs(graph.root)
+        every, some = (graph.pairs(box, pair_values, jobs) for jobs in (None, changed))
         assert set(graph.job_of_worker[some.workers]) <= {0, len(graph.workers) - 1}
         np.testing.assert_array_equal(some.pair_value, every.pair_value[some.workers])
         np.testing.assert_array_equal(some.single_value, every.single_value[some.workers])
