@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble
+from dovetail.isolation.proven import Form
 from dovetail.isolation.ptx import Function, Module, parse
 from dovetail.isolation.refusals import Verdict, verdict
 from dovetail.isolation.transform import (
@@ -18,8 +19,6 @@ from dovetail.isolation.transform import (
     slices,
     workers,
 )
-
-Form = Literal["slices", "workers"]
 
 _MOST_BLOCKS: Final = (1 << 32) - (1 << 20)
 """The workers' counter has 32 bits, and each worker may increment it after the last block."""
@@ -107,7 +106,10 @@ class PreparedKernel:
 
 
 def prepare(
-    text: str, target: str, ptxas: Path | None = None
+    text: str,
+    target: str,
+    ptxas: Path | None = None,
+    why_off: Callable[[Module, Function, Form], str] = lambda _module, _kernel, _form: "",
 ) -> tuple[str, dict[str, PreparedKernel]]:
     """Add the possible forms of its kernels to a module.
 
@@ -119,6 +121,8 @@ def prepare(
         The GPU's architecture, such as ``sm_90``.
     ptxas : Path, optional
         The assembler, which must accept each form; by default the result of ``find_ptxas``.
+    why_off : callable
+        Why a form of a kernel is not wanted, empty if it is.
 
     Returns
     -------
@@ -137,17 +141,20 @@ def prepare(
     module = parse(text)
     before = assemble(text, target, ptxas)
     verdicts = {kernel.name: verdict(module, kernel) for kernel in module.kernels}
-    wanted: dict[tuple[str, Form], Function] = {}
+    refused: dict[tuple[str, Form], str] = {}
     for kernel in module.kernels:
         found = verdicts[kernel.name]
-        if not found.slices:
+        reasons: dict[Form, str] = {"slices": found.slices, "workers": found.workers}
+        for form, why in reasons.items():
+            if why := why or why_off(module, kernel, form):
+                refused[kernel.name, form] = why
+    wanted: dict[tuple[str, Form], Function] = {}
+    for kernel in module.kernels:
+        if (kernel.name, "slices") not in refused:
             wanted[kernel.name, "slices"] = slices(kernel)
-        if not found.workers:
-            wanted[kernel.name, "workers"] = workers(kernel, unified=found.unified)
-    refused: dict[tuple[str, Form], str] = {}
-    for name, found in verdicts.items():
-        refused |= {(name, "slices"): found.slices} if found.slices else {}
-        refused |= {(name, "workers"): found.workers} if found.workers else {}
+        if (kernel.name, "workers") not in refused:
+            unified = verdicts[kernel.name].unified
+            wanted[kernel.name, "workers"] = workers(kernel, unified=unified)
     try:
         made = _with_forms(module, wanted)
         usages = assemble(made, target, ptxas)

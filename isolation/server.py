@@ -28,7 +28,7 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +36,9 @@ from typing import Any, Final
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.isolation.images import ImageError, ptx_of
 from dovetail.isolation.interception import assembler
-from dovetail.isolation.kernels import Form as KernelForm
 from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
+from dovetail.isolation.proven import Form as KernelForm
+from dovetail.isolation.proven import why_unproven
 from dovetail.isolation.ptx import Function, Module, PtxError, parse
 from dovetail.isolation.refusals import shared_variable
 from dovetail.isolation.scheduler import BOUND_S, SAMPLES, FormChoice, Kernel, LaunchForm, Size
@@ -192,6 +193,8 @@ class SchedulerServer:
         The folder of PTX from assemblers (``interception.assembler``).
     idle_s : float
         Seconds without a process or a status request after which it ends.
+    unproven : bool
+        Whether it uses forms of kernels that are not proven on the GPU (``proven``).
     """
 
     def __init__(
@@ -202,9 +205,10 @@ class SchedulerServer:
         samples: int = SAMPLES,
         kept: Path | None = None,
         idle_s: float = math.inf,
+        unproven: bool = False,
     ) -> None:
         self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
-        self._idle_s = idle_s
+        self._idle_s, self._unproven = idle_s, unproven
         self._page = Page()
         self._joined: dict[int, _ClientProcess] = {}
         self._ended: Counter[str] = Counter()
@@ -380,7 +384,7 @@ class SchedulerServer:
             # Targets with a letter have instructions that plain ones lack.
             plain = module.target[-1].isdigit()
             target = f"sm_{architecture}" if plain else module.target
-            made, kernels = prepare(text, target, self._ptxas)
+            made, kernels = prepare(text, target, self._ptxas, self._why_off(architecture))
         except (ImageError, PtxError, AssemblerError) as error:
             return _PreparedModule(key, "", escapes={f"module {key}": str(error)})
         usable = tuple(_usable(module, function, kernels) for function in module.kernels)
@@ -391,6 +395,14 @@ class SchedulerServer:
             parameters=tuple(len(function.parameters) for function in module.kernels),
             escapes={f"{k.name}: {form}": why for k in usable for form, why in k.refused.items()},
         )
+
+    def _why_off(self, architecture: int) -> Callable[[Module, Function, KernelForm], str]:
+        """Return what says why a form is off on an architecture."""
+
+        def why(module: Module, kernel: Function, form: KernelForm) -> str:
+            return "" if self._unproven else why_unproven(module, kernel, form, architecture)
+
+        return why
 
 
 def _usable(
@@ -480,11 +492,22 @@ def main() -> None:
     parser.add_argument(
         "--idle-s", type=float, default=math.inf, help="seconds without use after which it ends"
     )
+    parser.add_argument(
+        "--unproven",
+        action="store_true",
+        help="use forms of kernels that are not proven on this kind of GPU, too",
+    )
     given = parser.parse_args()
     ptxas = find_ptxas()
     if given.kept and ptxas:
         assembler(given.kept, ptxas)
-    server = SchedulerServer(given.socket, ptxas=ptxas, kept=given.kept, idle_s=given.idle_s)
+    server = SchedulerServer(
+        given.socket,
+        ptxas=ptxas,
+        kept=given.kept,
+        idle_s=given.idle_s,
+        unproven=given.unproven,
+    )
     if given.daemon:
         _detach(given.socket.with_name("log"))
     server.run()

@@ -19,7 +19,7 @@ class AnyForm(SchedulerServer):
         sizes: tuple[int, ...] = (1, 2, 3, 5),
         kept: Path | None = None,
     ) -> None:
-        super().__init__(path, samples=1, kept=kept)
+        super().__init__(path, samples=1, kept=kept, unproven=True)
         self._rng, self._forms, self._sizes = random.Random(seed), forms, sizes
 
     def _form(self, client, request: bytes) -> bytes:

@@ -24,7 +24,7 @@ from dovetail.isolation.ptx import parse
 from tests.isolation.interpreter import InterpreterError, Kernel, launch
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 500, 600, 700
-ATTRIBUTES = {16: 3, 75: 8, 76: 0, 97: 65536}
+ATTRIBUTES = {16: 3, 75: 9, 76: 0, 97: 65536}
 CONTEXT = 0x1000
 _SIZE = 1 << 20
 _FIRST = 256

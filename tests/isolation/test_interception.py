@@ -144,11 +144,31 @@ class TestOneClient:
         assert _forms(done) == {"whole", "slices", "workers"}
 
     def test_forms_are_chosen_by_measuring(self, serve, client, place):
-        server = serve(SchedulerServer, samples=1)
+        server = serve(SchedulerServer, samples=1, unproven=True)
         done, _ = _done(client(Work((_task("update_in_place"),), 12)))
         assert done["wrong"] == []
         assert {"slices", "workers"} <= _forms(done)
         assert server.status()["launches"]["isolated"] >= 4
+
+    def test_what_is_not_proven_on_hardware_is_off_and_says_so(self, serve, client):
+        server, tasks = (
+            serve(SchedulerServer, samples=1),
+            (_task("update_in_place"), _task("votes")),
+        )
+        running, found = client(Work(tasks, 12, pause_s=0.05)), {}
+
+        def told():
+            found.update(server.status()["escapes"])
+            return len(found) == 2
+
+        wait_until(told, "kernels that are off are listed")
+        done, _ = _done(running)
+        assert done["wrong"] == []
+        assert _forms(done) == {"whole", "slices"}
+        assert set(found.values()) == {
+            "workers are not proven on sm_90",
+            "slices with vote are not proven on sm_90",
+        }
 
     def test_what_it_allocated_and_loaded_is_freed(self, serve, client):
         serve()
@@ -353,7 +373,7 @@ class TestModules:
     """The forms that the scheduler prepares of modules."""
 
     def _prepared(self, place, image):
-        server = SchedulerServer(place / "socket")
+        server = SchedulerServer(place / "socket", unproven=True)
         server.close()
         return server._prepare(image, 80)
 
