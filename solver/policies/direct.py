@@ -28,6 +28,7 @@ from dovetail.formulations.completion import Forecast
 from dovetail.formulations.programs.placement import tightest_first
 from dovetail.formulations.rules import most_bound
 from dovetail.instances.slowdowns.shares import NO_CAP
+from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.joins import Joins, There, latency_of
@@ -53,10 +54,24 @@ class Seat(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """The starts of a best plan, and what it is worth."""
+    """What is known of the starts of best plans.
 
-    seats: Sequence[Seat]
-    value: float
+    Attributes
+    ----------
+    seats : sequence of Seat, or None
+        The starts of one of them; None if prices do not prove any.
+    value : float
+        What it is worth.
+    never : frozenset of int
+        Positions of jobs that start in none, if no plan is proven.
+    """
+
+    seats: Sequence[Seat] | None
+    value: float = 0.0
+    never: frozenset[int] = frozenset()
+
+
+_UNKNOWN = Starts(None)
 
 
 def direct_starts(
@@ -68,8 +83,8 @@ def direct_starts(
     lent_s: Mapping[int, float],
     gpu_price: float,
     last_s: float,
-) -> Starts | None:
-    """Return the starts of a best plan for a round, or None if prices do not prove one.
+) -> Starts:
+    """Return the starts of a best plan for a round, as far as prices prove one.
 
     Parameters
     ----------
@@ -92,20 +107,21 @@ def direct_starts(
     """
     idle = draft.idle_gpus()
     if not _suits(draft.state, jobs, hosts, book) or not lent_s.keys().isdisjoint(idle):
-        return None
-    types = {draft.state.machines.gpu_type[gpu] for gpu in idle}
-    if len(types) > 1 or (jobs.workers[jobs.workers > 1] <= len(idle)).any():
-        return None
+        return _UNKNOWN
+    if len({draft.state.machines.gpu_type[gpu] for gpu in idle}) > 1:
+        return _UNKNOWN
     round_ = _Round(draft.state, jobs, forecast, book, last_s)
     beside = _Beside.of(round_, hosts) if hosts else _Beside.none(len(jobs))
     on_idle = _OnIdle.of(round_, idle[0], gpu_price) if idle else None
     plan = _best(beside, on_idle, len(idle))
-    if plan is None:
-        return None
-    if hosts and not (
-        _parts_are_proven(beside, plan) and _gangs_are_proven(round_, beside, plan, len(idle))
-    ):
-        return None
+    if plan is None or not _parts_are_proven(beside, plan):
+        return _UNKNOWN
+    more = _added_by_gangs(round_, beside, on_idle, plan, len(idle))
+    least = -plan.slack - _TOLERANCE * (1 + abs(plan.value))
+    if any(adds >= least for adds in more.values()):
+        most = sum(max(0.0, adds) for adds in more.values())
+        never = [k for k, adds in more.items() if most - max(0.0, adds) + adds < least]
+        return Starts(None, never=frozenset(never))
     return Starts(list(_seats(draft, hosts, idle, beside, on_idle, plan)), plan.value)
 
 
@@ -189,15 +205,32 @@ class _Beside(NamedTuple):
 
 
 class _OnIdle(NamedTuple):
-    """What jobs of one GPU are worth on an idle one, alone and with another; -inf if they may not.
+    """What jobs are worth on an idle GPU, alone and with another; -inf if they may not start there.
 
-    ``alone`` is (jobs,), ``pair`` and ``split`` (jobs, jobs) with the first job before the second.
+    Attributes
+    ----------
+    gpu_price : float
+        The least price of a GPU second.
+    work_s : (jobs,) float
+        When each ends alone.
+    alone : (jobs,) float
+        The worth of jobs of one GPU.
+    pair, split : (jobs, jobs)
+        The worth of pairs of such jobs, the first before the second, and the best split.
+    share : (splits, 2) int
+        The shares of the splits.
+    gain, end : (2, splits, jobs, jobs) float
+        What both gain, NaN if they may not share, and when they end.
     """
 
+    gpu_price: float
+    work_s: Floats
     alone: Floats
     pair: Floats
     split: Ints
     share: Ints
+    gain: Floats
+    end: Floats
 
     @classmethod
     def of(cls, of_round: _Round, gpu: int, gpu_price: float) -> _OnIdle:
@@ -207,7 +240,7 @@ class _OnIdle(NamedTuple):
         speed = np.array(state.speed[model])[jobs.workload]
         memory, room = of_round.memory_mib, of_round.room_mib(model)
         work, due = jobs.work_s / speed, forecast.start_s + jobs.seconds
-        rent = forecast.prices.until(due) - forecast.prices.until(forecast.start_s)
+        rent = jobs.workers * (forecast.prices.until(due) - forecast.prices.until(forecast.start_s))
 
         def price(end: Floats) -> Floats:
             return np.maximum(forecast.from_idle(end, gpu_price), 0.0)
@@ -229,38 +262,43 @@ class _OnIdle(NamedTuple):
         first = whole.min(axis=0)
         end = np.minimum(whole, first + np.maximum(0.0, left - first / slowdown) * after)
         last = end.max(axis=0)
-        gain = jobs.weight[:, None] * (due[:, None] - end[0]) + rent[:, None]
-        gain = gain + jobs.weight * (due - end[1]) + rent
-        worth = gain - price(last)
-        fits = np.triu(np.ones((len(jobs), len(jobs)), dtype=bool), 1)
-        fits &= of_round.single[:, None] & of_round.single
-        fits &= memory[:, None] + memory <= room
-        fits = fits & ~np.isnan(worth) & (last <= last_s)
+        gain = np.stack(
+            [
+                jobs.weight[:, None] * (due[:, None] - end[0]) + rent[:, None],
+                jobs.weight * (due - end[1]) + rent,
+            ]
+        )
+        fits = np.triu(memory[:, None] + memory <= room, 1) & (last <= last_s)
         accepted, latency = of_round.accepted, latency_of(jobs)
-        upper, tail = pairs.upper[cell], pairs.tail[cell]
-        for k, of in enumerate((np.s_[:, None], np.s_[None])):
-            bound = np.where(latency[of], tail[k], upper[k]) if latency.any() else upper[k]
-            fits &= bound <= accepted[of]
-        worth = np.where(fits, worth, -np.inf)
-        if not len(worth):
-            nothing = np.full((len(jobs), len(jobs)), -np.inf)
-            return cls(alone, nothing, nothing.astype(np.int64), pairs.share)
+        if np.isfinite(accepted).any():
+            upper, tail = pairs.upper[cell], pairs.tail[cell]
+            for k, of in enumerate((np.s_[:, None], np.s_[None])):
+                bound = np.where(latency[of], tail[k], upper[k]) if latency.any() else upper[k]
+                fits &= bound <= accepted[of]
+        gain = np.where(fits, gain, np.nan)
+        worth = gain[0] + gain[1] - price(last)
+        single = of_round.single
+        worth = np.where(np.isnan(worth) | ~(single[:, None] & single), -np.inf, worth)
+        nothing = np.full((1, len(jobs), len(jobs)), -np.inf)
+        worth = worth if len(worth) else nothing
         split = worth.argmax(axis=0)
         pair = np.take_along_axis(worth, split[None], axis=0)[0]
-        return cls(alone, pair, split, pairs.share)
+        return cls(gpu_price, work, alone, pair, split, pairs.share, gain, end)
 
 
 class _Plan(NamedTuple):
     """A best plan of jobs of one GPU, and prices that prove it.
 
     ``host`` is the host that each job joins, or -1; ``on_idle`` the jobs on each idle GPU in use.
-    ``slack`` is how much the sum of the prices is above the value.
+    ``slack`` is how much the sum of the prices is above the value, and ``idle_price`` the price of
+    an idle GPU.
     """
 
     host: Ints
     on_idle: Sequence[tuple[int, ...]]
     value: float
     slack: float
+    idle_price: float
     host_price: Floats
     job_price: Floats
 
@@ -276,14 +314,36 @@ def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
         alone = np.repeat(on_idle.alone[None], min(idle, jobs + 1), axis=0)
         rows = np.concatenate([rows, alone])
     row, prices, of_job = assigned(rows)
+    idle_price = float(prices[hosts:].max(initial=0.0))
     if on_idle is not None and pairs:
-        over = on_idle.pair - prices[hosts:].max() - of_job[:, None] - of_job
+        over = on_idle.pair - idle_price - of_job[:, None] - of_job
         if (over > _TOLERANCE * (1 + np.abs(on_idle.pair))).any():
-            return None
+            return None if (beside.value > 0).any() else _in_pairs(on_idle, idle, hosts)
     value = float(rows[row[row >= 0], np.flatnonzero(row >= 0)].sum())
     slack = max(0.0, float(prices.sum() + of_job.sum()) - value)
     started = [(job,) for job in np.flatnonzero(row >= hosts).tolist()]
-    return _Plan(np.where(row < hosts, row, -1), started, value, slack, prices[:hosts], of_job)
+    host = np.where(row < hosts, row, -1)
+    return _Plan(host, started, value, slack, idle_price, prices[:hosts], of_job)
+
+
+def _in_pairs(on_idle: _OnIdle, idle: int, hosts: int) -> _Plan | None:
+    """Return a best plan on idle GPUs only, in pairs."""
+    pair = np.maximum(on_idle.pair, on_idle.pair.T)
+    able = np.flatnonzero((pair > 0).any(axis=1) | (on_idle.alone > 0))
+    pair, alone = pair[np.ix_(able, able)], on_idle.alone[able]
+    found = match_pairs(
+        np.where(pair > 0, pair, -np.inf), np.where(alone > 0, alone, -np.inf), idle
+    )
+    (dual,) = found.certificate.main
+    if found.status != "optimal" or len(dual.jobs) != len(able):
+        return None
+    of_job = np.zeros(len(on_idle.alone))
+    of_job[able[dual.jobs]] = dual.potential
+    mates = [(job, int(mate)) for job, mate in enumerate(found.mate.tolist()) if mate >= job]
+    started = [tuple(sorted({int(able[job]), int(able[mate])})) for job, mate in mates]
+    slack = max(0.0, idle * dual.price + dual.constant - found.value)
+    nowhere = np.full(len(of_job), -1)
+    return _Plan(nowhere, started, found.value, slack, dual.price, np.zeros(hosts), of_job)
 
 
 def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
@@ -318,8 +378,9 @@ def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
         if not use:
             break
     host, use = found
-    slack = max(0.0, base + max(0.0, float(over.max())) - best)
-    return _Plan(host, [use] if use else [], best, slack, prices, of_job)
+    idle_price = max(0.0, float(over.max()))
+    slack = max(0.0, base + idle_price - best)
+    return _Plan(host, [use] if use else [], best, slack, idle_price, prices, of_job)
 
 
 def assigned(worth: Floats) -> tuple[Ints, Floats, Floats]:
@@ -385,9 +446,7 @@ def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
 
     The loss of a running job of several GPUs counts once: the largest of the losses there.
     """
-    assert beside.there is not None
-    assert beside.joins is not None
-    if beside.value.shape[1] < 2:
+    if beside.there is None or beside.joins is None or beside.value.shape[1] < 2:
         return True
     several = np.flatnonzero(beside.there.gpus > 1)
     if not len(several):
@@ -411,39 +470,115 @@ def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
     return True
 
 
-def _gangs_are_proven(of_round: _Round, beside: _Beside, plan: _Plan, idle: int) -> bool:
-    """Return whether no gang that some host has room for adds to the plan."""
-    gangs = np.flatnonzero(~of_round.single)
-    there, joins = beside.there, beside.joins
-    if not len(gangs):
-        return True
-    assert there is not None
-    assert joins is not None
-    until = of_round.forecast.prices.until
-    margin = plan.slack + _TOLERANCE * (1 + abs(plan.value))
-    alone = of_round.jobs.weight * of_round.forecast.start_s + joins.rent
-    # The losses of hosts with several GPUs, and their prices, may be due to others.
-    cost = (joins.lost - plan.host_price[:, None]) * (there.held == 1)[:, None]
-    for gang in gangs.tolist():
-        workers, gain = int(of_round.jobs.workers[gang]), joins.gain[:, :, gang].ravel()
-        end, theirs = joins.end[:, :, gang], joins.theirs[:, :, gang]
-        known = np.flatnonzero(~np.isnan(gain))
-        # At the pace of each seat, the gang takes the cheapest seats that are no slower.
-        pace = end.ravel()[known][:, None, None]
-        pays = np.minimum(0.0, until(theirs) - until(np.maximum(theirs, pace))) + cost[:, :, gang]
-        pays = np.where(end <= pace, pays, -np.inf).max(axis=1)
-        pays = np.concatenate([pays, np.zeros((len(known), 1))], axis=1)
-        room = np.append(there.gpus, idle)
+class _GangSeats(NamedTuple):
+    """GPUs on which a worker of a gang could start, alike in each of n rows.
+
+    Attributes
+    ----------
+    room : (n,) int
+        The number of GPUs.
+    end : (n,) float
+        When the gang would end if all were such.
+    until : (n,) float
+        When the GPU would be idle without the gang.
+    adds : (n,) float
+        What the co-runner adds beyond its price and that of the GPU.
+    part : (n,) float
+        The part of the price beyond ``until`` that the gang pays.
+    idle : (n,) bool
+        Whether the GPU is idle.
+    """
+
+    room: Ints
+    end: Floats
+    until: Floats
+    adds: Floats
+    part: Floats
+    idle: Bools
+
+
+def _added_by_gangs(
+    of_round: _Round, beside: _Beside, on_idle: _OnIdle | None, plan: _Plan, idle: int
+) -> dict[int, float]:
+    """Return how much more than its prices each gang is worth at most, by its position.
+
+    At the pace of each seat, a gang takes the cheapest seats that are no slower.
+    """
+    jobs, forecast = of_round.jobs, of_round.forecast
+    until = forecast.prices.until
+    found = {}
+    for gang in np.flatnonzero(~of_round.single).tolist():
+        workers = int(jobs.workers[gang])
+        parts = []
+        if beside.there is not None and beside.joins is not None:
+            parts.append(_beside_hosts(beside.there, beside.joins, plan, gang))
+        if on_idle is not None:
+            parts.append(_on_idle_gpus(jobs, on_idle, plan, gang, idle))
+        if not parts:
+            break
+        seats = _GangSeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        due = forecast.start_s[gang] + jobs.seconds[gang]
+        rent = workers * float(until(due) - until(forecast.start_s[gang]))
+        pace = np.unique(seats.end)
+        gain = jobs.weight[gang] * (due - pace) + rent
+        last = np.maximum(seats.until, pace[:, None])
+        price = until(last) - until(seats.until)
+        if on_idle is not None:
+            price = np.where(seats.idle, forecast.from_idle(last, on_idle.gpu_price), price)
+        pays = seats.adds - seats.part * np.maximum(price, 0.0)
+        pays = np.where(seats.end <= pace[:, None], pays, -np.inf)
         order = np.argsort(-pays, axis=1)
-        pays, room = np.take_along_axis(pays, order, axis=1), room[order]
+        pays, room = np.take_along_axis(pays, order, axis=1), seats.room[order]
+        room = np.where(np.isfinite(pays), room, 0)
         taken = np.diff(np.minimum(np.cumsum(room, axis=1), workers), axis=1, prepend=0)
         paid = (taken * np.where(taken > 0, pays, 0.0)).sum(axis=1)
-        enough = taken.sum(axis=1) == workers
-        if (enough & (gain[known] + paid >= -margin)).any():
-            return False
-        if idle >= workers and alone[gang] >= -margin:
-            return False
-    return True
+        adds = np.where(taken.sum(axis=1) == workers, gain + paid, -np.inf)
+        found[gang] = float(adds.max(initial=-np.inf))
+    return found
+
+
+def _beside_hosts(there: There, joins: Joins, plan: _Plan, gang: int) -> _GangSeats:
+    """Return the seats of a gang beside running jobs.
+
+    The losses of hosts with several GPUs, and their prices, may be due to others.
+    """
+    one = there.held == 1
+    adds = np.where(one, joins.lost[:, :, gang] - plan.host_price, 0.0)
+    split, host = np.nonzero(~np.isnan(joins.gain[:, :, gang]))
+    return _GangSeats(
+        there.gpus[host],
+        joins.end[split, host, gang],
+        joins.theirs[split, host, gang],
+        adds[split, host],
+        np.ones(len(host)),
+        np.zeros(len(host), dtype=bool),
+    )
+
+
+def _on_idle_gpus(
+    jobs: QueueColumns, on_idle: _OnIdle, plan: _Plan, gang: int, idle: int
+) -> _GangSeats:
+    """Return the seats of a gang on idle GPUs: alone, and with each other job.
+
+    Two gangs that start together pay half the price each.
+    """
+    before, after = np.s_[:, :gang, gang], np.s_[:, gang, gang + 1 :]
+    own = np.concatenate([on_idle.end[1][before], on_idle.end[0][after]], axis=1)
+    end = np.concatenate([on_idle.end[0][before], on_idle.end[1][after]], axis=1)
+    gain = np.concatenate([on_idle.gain[0][before], on_idle.gain[1][after]], axis=1)
+    split, place = np.nonzero(~np.isnan(gain))
+    other = place + (place >= gang)
+    single = jobs.workers[other] == 1
+    adds = gain[split, place] - plan.job_price[other] - plan.idle_price
+    adds = np.where(single, adds, -plan.idle_price / 2)
+    return _GangSeats(
+        np.append(np.where(single, 1, jobs.workers[other]), idle),
+        np.append(own[split, place], on_idle.work_s[gang]),
+        np.append(np.where(single, end[split, place], 0.0), 0.0),
+        np.append(adds, -plan.idle_price),
+        np.append(np.where(single, 1.0, 0.5), 1.0),
+        np.ones(len(other) + 1, dtype=bool),
+    )
 
 
 def _seats(

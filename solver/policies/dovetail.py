@@ -200,15 +200,24 @@ class Dovetail:
         return draft.decision(wake_s, proof)._replace(reserved=reserved)
 
     def _start_windows(
-        self, draft: Draft, ends: dict[int, float], lent_s: Mapping[int, float]
+        self,
+        draft: Draft,
+        ends: dict[int, float],
+        lent_s: Mapping[int, float],
+        wanted: int | None = None,
     ) -> RoundProof | None:
-        """Add the best starts of the first window, and of the next while all jobs of one start."""
+        """Add the best starts of the first window, and of the next while all jobs of one start.
+
+        Starts may be missing if the ``wanted`` job is not among them.
+        """
         state, proof = draft.state, None
         while len(draft.queue):
             queue = ForecastQueue.of(draft, ends, self.gpu_price)
             window = self._window(draft, queue.columns, lent_s)
             before = len(draft.decision().starts)
-            found = self._start_best(draft, queue, window, lent_s)
+            found = self._start_best(draft, queue, window, lent_s, wanted)
+            if found is None:
+                break
             for job, gpus, *_ in draft.decision().starts[before:]:
                 speed = state.speed[state.machines.model[gpus[0]]][job.workload]
                 ends[job.number] = state.now + float(waiting_work([job], state.now)[0]) / speed
@@ -238,7 +247,7 @@ class Dovetail:
             trial, then = draft.copy(), dict(ends)
             for job in stops.jobs:
                 trial.stop(job)
-            more = self._start_windows(trial, then, lent_s)
+            more = self._start_windows(trial, then, lent_s, stops.waiting.number)
             if trial.waits(stops.waiting.number):
                 break  # the round has better starts for the GPUs
             if proof is not None and more is not None:
@@ -274,9 +283,17 @@ class Dovetail:
         return _Window(np.array(able, dtype=np.int64), taken, judged, is_full)
 
     def _start_best(
-        self, draft: Draft, queue: ForecastQueue, window: _Window, lent_s: Mapping[int, float]
-    ) -> RoundProof:
-        """Add the best starts of a window's jobs to the decision."""
+        self,
+        draft: Draft,
+        queue: ForecastQueue,
+        window: _Window,
+        lent_s: Mapping[int, float],
+        wanted: int | None = None,
+    ) -> RoundProof | None:
+        """Add the best starts of a window's jobs to the decision.
+
+        Returns None, and adds nothing, if the ``wanted`` job is known to start in none of them.
+        """
         if not len(window.jobs):
             return RoundProof(0.0, 0.0, 0.0, window.judged)
         assert self._book is not None
@@ -287,7 +304,9 @@ class Dovetail:
             best = direct_starts(
                 draft, columns, forecast, hosts, self._book, lent_s, self.gpu_price, last_s
             )
-            if best is not None:
+            if wanted in columns.number[list(best.never)]:
+                return None
+            if best.seats is not None:
                 for job, gpu, share in best.seats:
                     shares = None if share == NO_CAP else (share_of(share),)
                     draft.start(columns.jobs[job], (gpu,), shares)
