@@ -14,9 +14,8 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.specs import JobSpec, Words, brief
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.words import Words, brief
 
 VERSION: Final = 1
 """Version of the texts below. Checkpoints of another version are ignored, and events read."""

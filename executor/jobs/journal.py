@@ -35,10 +35,9 @@ from dovetail.executor.jobs import checkpoint
 from dovetail.executor.jobs.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
 from dovetail.executor.jobs.journal_lock import JournalError, JournalLock
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec, Run
+from dovetail.executor.jobs.specs import Digests, JobSpec, KnownWords, Run, Words, brief
 from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
-from dovetail.executor.jobs.words import Digests, KnownWords, Words, brief
 from dovetail.instances.errors import source_name
 from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.reading.sqlite_file import (

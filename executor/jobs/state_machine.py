@@ -26,9 +26,8 @@ from dovetail.executor.jobs.live_jobs import (
     RankView,
     Step,
 )
-from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
+from dovetail.executor.jobs.specs import FIXED, Charges, JobSpec, WorkloadKey
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
-from dovetail.executor.jobs.words import Charges
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 

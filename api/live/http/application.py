@@ -25,8 +25,7 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.http.connections import Tokens
 from dovetail.live.http.faults import KEY_HEADER, Fault, fault_of
-from dovetail.live.http.guards import Bodies, Ends, Gate, SmallBodies, answer
-from dovetail.live.http.lanes import Lanes
+from dovetail.live.http.guards import Bodies, Ends, Gate, Lanes, SmallBodies, answer
 from dovetail.live.http.logs import RankOutput, followed, last_lines, require_own, written
 from dovetail.live.http.prometheus import exposition
 from dovetail.live.http.requests import (

@@ -21,10 +21,9 @@ from typing import Any, Final, Protocol
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.specs import JobSpec, Owner, SharedEnvironments, brief
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, UNDER_WAY, WATCHED, JobState
-from dovetail.executor.jobs.words import SharedEnvironments, brief
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.live import NOTHING, Live, RunReading
 from dovetail.executor.live.requests.admission import (

@@ -13,8 +13,8 @@ import pytest
 from dovetail.executor.live.errors import TooManyError
 from dovetail.live import client as clients
 from dovetail.live.client import Client
-from dovetail.live.http import lanes
-from dovetail.live.http.lanes import CHANGES, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
+from dovetail.live.http import guards
+from dovetail.live.http.guards import CHANGES, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
 from tests.api.live.services import ME, OTHER, TOKENS, job
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -93,7 +93,7 @@ def test_of_one_user_one_is_answered_at_a_time_and_another_user_meanwhile(live, 
 
 
 def test_what_is_beyond_the_line_is_refused_in_a_line_and_the_client_asks_again(live, monkeypatch):
-    monkeypatch.setattr(lanes, "READS", Lane(1, 2))
+    monkeypatch.setattr(guards, "READS", Lane(1, 2))
     slow = Slow(live.service.api, "jobs", monkeypatch)
     with at_once(8, lambda: asking(live, ME, "jobs")) as answers:
         wait_until(lambda: len(answers) == 5)
@@ -136,7 +136,7 @@ def whatever_comes(raw):
 
 
 def test_answers_that_are_never_read_take_the_memory_of_one_and_end(live, monkeypatch):
-    monkeypatch.setattr(lanes, "TAKEN_S", 0.5)
+    monkeypatch.setattr(guards, "TAKEN_S", 0.5)
     live.client.submit([job(held=True, name="n" * 200, array=list(range(1000)))])
     whole = len(asking(live, ME, "jobs").content)
     api, made = live.service.api, []

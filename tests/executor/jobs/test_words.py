@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.words import Charges, SharedEnvironments, brief
+from dovetail.executor.jobs.specs import Charges, SharedEnvironments, brief
 from tests.executor.live.telling import ANN, BOB, Story, spec
 
 
