@@ -90,6 +90,14 @@ class Bracket(Generic[P]):
     more: P | None
     bound2: int
 
+    @property
+    def slope(self) -> int | None:
+        """By how much the price changes per group, halved; None if one side is unknown."""
+        if self.fewer is None or self.more is None or self.more.count2 <= self.fewer.count2:
+            return None
+        width = self.fewer.price - self.more.price
+        return width // (self.more.count2 - self.fewer.count2)
+
 
 def least_bound(
     evaluate: Callable[[int], P],
@@ -99,6 +107,7 @@ def least_bound(
     tolerance2: int = 0,
     fewer: P | None = None,
     more: P | None = None,
+    slope: int | None = None,
 ) -> Bracket[P]:
     """Minimise the bound over prices >= 0, starting at ``price`` or from two known sides.
 
@@ -108,7 +117,7 @@ def least_bound(
     """
     if fewer is not None and more is not None:
         price = _where_tangents_meet(fewer, more)
-    unit = max(1, (price or scale) // (2 * limit + 1))
+    unit = max(1, (price or scale) // (2 * limit + 1) if slope is None else slope)
     for count in range(10**9):
         point = evaluate(price)
         if point.count2 > 2 * limit:
@@ -164,6 +173,7 @@ def solve_prices(
     integral: bool,
     budget: Budget,
     rounds: int = _ROUNDS,
+    slope: int | None = None,
 ) -> tuple[Bracket[Joint], bool]:
     """Find the capacity price and price in pairs alternately, until none prices in.
 
@@ -172,14 +182,19 @@ def solve_prices(
     tolerance2 = 0 if integral else 2 * limit
     for _ in range(rounds):
         bracket = least_bound(
-            lambda t: evaluate_all(classes, t, integral, budget), limit, price, scale, tolerance2
+            lambda t: evaluate_all(classes, t, integral, budget),
+            limit,
+            price,
+            scale,
+            tolerance2,
+            slope=slope,
         )
         added = sum(
             c.price_in(t, budget) for c, t in zip(classes, bracket.best.tangents, strict=True)
         )
         if added == 0:
             return bracket, True
-        price = bracket.best.price
+        price, slope = bracket.best.price, bracket.slope
     return bracket, False
 
 

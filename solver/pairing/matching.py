@@ -255,8 +255,11 @@ class SearchState:
             for c, k in zip(whole.classes, start.classes, strict=True)
         ]
         limit, scale = whole.limit, whole.largest
-        bracket, _ = solve_prices(self.solvers, limit, start.price, scale, False, budget)
-        bracket, priced = solve_prices(self.solvers, limit, bracket.best.price, scale, True, budget)
+        bracket, _ = solve_prices(
+            self.solvers, limit, start.price, scale, False, budget, slope=start.slope
+        )
+        price, slope = bracket.best.price, bracket.slope
+        bracket, priced = solve_prices(self.solvers, limit, price, scale, True, budget, slope=slope)
         if not priced:
             self._wind_up()
             return

@@ -37,10 +37,21 @@ _SAMPLE_ROUNDS = 2
 
 @dataclass(frozen=True)
 class PriceStart:
-    """The start of the price search: the price per GPU, and the starts of the classes."""
+    """The start of the price search.
+
+    Attributes
+    ----------
+    price : int
+        The price per GPU.
+    classes : sequence of ClassStart
+        The starts of the classes.
+    slope : int, optional
+        By how much the price changes per group (see ``Bracket``).
+    """
 
     price: int
     classes: Sequence[ClassStart]
+    slope: int | None = None
 
 
 def sampled(
@@ -66,14 +77,15 @@ def sampled(
         for c, k in zip(parts, first.classes, strict=True)
     ]
     bracket, _ = solve_prices(
-        solvers, part_limit, first.price, largest, False, budget, _SAMPLE_ROUNDS
+        solvers, part_limit, first.price, largest, False, budget, _SAMPLE_ROUNDS, first.slope
     )
     price = bracket.best.price
     starts = [
         _extended(c, k, t.potential, price * c.size, run)
         for c, k, t in zip(classes, chosen, bracket.best.tangents, strict=True)
     ]
-    return PriceStart(price, starts)
+    slope = None if bracket.slope is None else int(bracket.slope * taken)
+    return PriceStart(price, starts, slope)
 
 
 def _extended(
