@@ -139,10 +139,10 @@ class SlowdownTable:
         model, caps, own, other = cell
         first = not self.seen[cell]
         self.seen[cell] = True
-        for name, value in (("slowdown", slowdown), ("upper", upper)):
-            getattr(self, name)[cell] = value
-            if (lists := "rows" if name == "slowdown" else "upper_rows") in self.__dict__:
-                getattr(self, lists)[model][caps][own][other] = value
+        self.slowdown[cell], self.upper[cell] = slowdown, upper
+        for name, value in (("rows", slowdown), ("upper_rows", upper)):
+            if name in self.__dict__:  # the lists were made before
+                getattr(self, name)[model][caps][own][other] = value
         return first
 
     def renumbered(

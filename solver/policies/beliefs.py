@@ -113,7 +113,7 @@ class BelievedSlowdowns(KnownSlowdowns):
             [[share_code(x), share_code(y)] for x, y in table.caps], dtype=np.int64
         )
         self._place = {(x, y): k for k, (x, y) in enumerate(self._caps.tolist())}
-        self._mirror = np.array([self._place[y, x] for x, y in self._place], dtype=np.int64)
+        self._mirror = np.array(table.mirror, dtype=np.int64)
         self._slowdown = table.slowdown.copy()
         margin = curse_margin(state)
         excess = table.upper - 1
