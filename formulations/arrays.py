@@ -52,6 +52,11 @@ def across(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(reduce(combine, table.T))
 
 
+def ranges(first: Ints | int, count: Ints) -> Ints:
+    """Return ``count`` numbers from each ``first`` on, one range after the other."""
+    return np.asarray(np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count))
+
+
 def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> tuple[Ints, Ints]:
     """Return the ways to take the places of some rows: the row of each, and the candidates.
 
@@ -65,8 +70,7 @@ def products(count: Ints, twin: Bools, begin: int = 0, end: float = np.inf) -> t
         The range of the ways of each row; all by default.
     """
     number = (np.minimum(ways(count, twin), end) - begin).astype(np.int64)
-    row = np.repeat(np.arange(len(number)), number)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number) + begin
+    row, rank = np.repeat(np.arange(len(number)), number), ranges(begin, number)
     places = np.empty((len(row), count.shape[1]), dtype=np.int64)
     of = twin @ (1 << np.arange(twin.shape[1]))
     for pattern in np.unique(of).tolist():

@@ -216,7 +216,7 @@ class Completion(JobValues):
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
         self.by_itself = np.where(jobs.running, 0.0, self.weight * self._due + self._rent)
         self._last_s = self._forecast.last_to_share_s(gpu_price, energy_price)
-        self._power_w = _power_alone(compiled)
+        self._power_w = compiled.power_alone
         # For one worker; running jobs take their energy in any case.
         self._energy_j = np.where(jobs.running, 0.0, self._power_w * fastest)
         self._latest: tuple[Rows, Floats] | None = None
@@ -303,7 +303,7 @@ class Completion(JobValues):
         own = self._power_w[job]
         held = np.array(
             [
-                _or_nan(resident_power(compiled, gpus[0])) if there else 0.0
+                resident_power(compiled, gpus[0]) if there else 0.0
                 for gpus, there in zip(compiled.classes.gpus, compiled.classes.on, strict=True)
             ]
         )[rows.gpu_class]
@@ -381,12 +381,6 @@ def forecast(compiled: Round, gpu_price: float = 0.0) -> Forecast:
     return found.take(np.argsort(order))
 
 
-def _power_alone(compiled: Round) -> Floats:
-    """Return the power of a worker of each job alone in watts, NaN if unknown, (n,)."""
-    known = [_or_nan(workload.power_w) for workload in compiled.workloads]
-    return np.array(known, dtype=np.float64)[compiled.jobs.workload]
-
-
 def _energy(own: Floats, together: Floats, end: Floats) -> Floats:
     """Return the energy of groups in joules until their last job ends, (n,).
 
@@ -403,10 +397,6 @@ def _energy(own: Floats, together: Floats, end: Floats) -> Floats:
     first = np.where(np.isinf(first), 0.0, first)
     rest = np.where(np.isinf(end), 0.0, end - first[:, None])
     return np.asarray(together * first + (own * rest).sum(axis=1))
-
-
-def _or_nan(power_w: float | None) -> float:
-    return math.nan if power_w is None else power_w
 
 
 def _fastest(compiled: Round) -> Floats:

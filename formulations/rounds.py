@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, across
+from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, across, ranges
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.rules import Mode, modes, most_bound, room_mib, slowdown_alone
 from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
@@ -410,7 +410,7 @@ class Round:
             first[k] += sizes.index(batch.size if held is None else held)
         count = np.where(jobs.running, 1, count)
         job = np.repeat(np.arange(len(count)), count)
-        row = np.arange(len(job)) + np.repeat(first - (np.cumsum(count) - count), count)
+        row = ranges(first, count)
         return Variants(
             job,
             np.array([mode.sub_batch or 0 for mode in each], dtype=np.int64)[row],
@@ -540,6 +540,19 @@ class Round:
         within = [share_code(share) for share in caps if share_total([share]) <= rules.share_sum]
         return (NO_CAP, *within)
 
+    @cached_property
+    def starts_alone(self) -> Floats:
+        """The slowdown of each workload alone at ``shares_alone``, NaN if unknown, (W, shares)."""
+        shares = list(map(share_of, self.shares_alone))
+        known = [[slowdown_alone(each, share) for share in shares] for each in self.workloads]
+        return np.array(known, dtype=np.float64).reshape(-1, len(shares))
+
+    @cached_property
+    def power_alone(self) -> Floats:
+        """The power of a worker of each job alone in watts, NaN if unknown, (n,)."""
+        known = np.array([workload.power_w for workload in self.workloads], dtype=np.float64)
+        return known[self.jobs.workload]
+
     def alone(self, variant: int, share: int) -> float | None:
         """Return the slowdown of a job that runs alone at a share, or None if it is unknown."""
         alone = slowdown_alone(self.workload(int(self.variants.job[variant])), share_of(share))
@@ -562,8 +575,8 @@ def resident_slowdowns(compiled: Round, gpu: int) -> tuple[float, ...]:
     return _on_host(compiled, gpu, slowdown)
 
 
-def resident_power(compiled: Round, gpu: int) -> float | None:
-    """Return the power of a GPU that no job joins, or None if it is unknown.
+def resident_power(compiled: Round, gpu: int) -> float:
+    """Return the power of a GPU that no job joins, NaN if it is unknown.
 
     If the power of its jobs together is unknown, it is the sum of their powers alone.
     """
@@ -571,8 +584,7 @@ def resident_power(compiled: Round, gpu: int) -> float | None:
     known = _known_together(compiled, gpu) if len(residents) > 1 else None
     if known is not None and not math.isnan(known.power_w):
         return known.power_w
-    alone = [compiled.workload(resident.job).power_w for resident in residents]
-    return None if None in alone else math.fsum(filter(None, alone))
+    return math.fsum(compiled.power_alone[[resident.job for resident in residents]].tolist())
 
 
 def measured_slowdowns(compiled: Round) -> tuple[Floats, Floats]:

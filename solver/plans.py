@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats
+from dovetail.formulations.arrays import Floats, ranges
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.rounds import Round
 from dovetail.instances._record import AnyShare
@@ -43,7 +43,7 @@ def assignments(
     gpus, ids = sorted(placed), groups.round.machines.gpu_ids
     first = groups.start[[placed[gpu] for gpu in gpus]]
     size = groups.start[[placed[gpu] + 1 for gpu in gpus]] - first
-    member = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(size.sum())
+    member = ranges(first, size)
     columns = (groups.job, groups.share, groups.variant, _slowdowns(groups, placed))
     rows = zip(*(column[member].tolist() for column in columns), strict=True)
     seats: dict[int, dict[str, _Seat]] = {}

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy.sparse import coo_array, csr_array, vstack
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Floats, Ints, ranges
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
 from dovetail.formulations.candidates.rows import CandidateRows, RowRules, enough
@@ -288,8 +288,7 @@ class _PricedRows:
         length = np.diff(candidate * same.shape[1] + place, append=same.size)
         number = candidates.count[candidate, place]
         run = np.repeat(np.arange(len(candidate)), number)
-        nth = np.arange(len(run)) - np.repeat(np.cumsum(number) - number, number)
-        variant = pool[candidates.first[candidate[run], place[run]] + nth]
+        variant = pool[ranges(candidates.first[candidate, place], number)]
         bound, slowdown = np.empty((2, len(run)))
         for k in range(same.shape[1]):
             here = np.flatnonzero(place[run] == k)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Ints, packed
+from dovetail.formulations.arrays import Bools, Ints, packed, ranges
 from dovetail.formulations.budget import UNLIMITED, Budget
 
 ALONE = -1
@@ -191,6 +191,4 @@ class _SeatSets:
     def _rows(self, gangs: Ints) -> tuple[Ints, Ints]:
         """Return the rows of gangs, and for each row the position of its gang among them."""
         number = self.start[gangs + 1] - self.start[gangs]
-        nth = np.repeat(np.arange(len(gangs)), number)
-        before = np.cumsum(number) - number
-        return np.arange(len(nth)) + (self.start[gangs] - before)[nth], nth
+        return ranges(self.start[gangs], number), np.repeat(np.arange(len(gangs)), number)

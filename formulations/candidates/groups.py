@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, packed, products, ways
+from dovetail.formulations.arrays import Bools, Floats, Ints, packed, products, ranges, ways
 from dovetail.formulations.budget import require_room
 from dovetail.formulations.rounds import Round, Variants, resident_slowdowns
 from dovetail.formulations.values import JobValues
@@ -225,12 +225,11 @@ class Groups:
         """Return the groups selected by a mask or by numbers, which may repeat."""
         number = np.flatnonzero(which) if which.dtype == bool else which
         sizes = self.sizes[number]
-        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        member = np.arange(start[-1]) + np.repeat(self.start[number] - start[:-1], sizes)
+        member = ranges(self.start[number], sizes)
         return replace(
             self,
             gpu_class=self.gpu_class[number],
-            start=start,
+            start=np.append(0, np.cumsum(sizes)),
             variant=self.variant[member],
             job=self.job[member],
             share=self.share[member],
@@ -479,17 +478,8 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
 
     Running jobs keep their slowdowns, which may differ from those of all other jobs.
     """
-    alone = np.array(
-        [
-            min(
-                slowdown
-                for variant in compiled.variants_of(job)
-                for share in compiled.shares_alone
-                if (slowdown := compiled.alone(variant, share)) is not None
-            )
-            for job in range(len(compiled))
-        ]
-    )
+    least_alone = np.nanmin(compiled.starts_alone, axis=1)
+    alone = least_alone[compiled.jobs.workload] * compiled.least_factor
     classes = compiled.classes
     for k in np.flatnonzero(classes.residents).tolist():
         kept = resident_slowdowns(compiled, classes.gpus[k][0])

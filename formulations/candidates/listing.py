@@ -23,6 +23,7 @@ from dovetail.formulations.arrays import (
     joined_ints,
     packed,
     pareto,
+    ranges,
 )
 from dovetail.formulations.budget import UNLIMITED, Budget, room_bytes
 from dovetail.formulations.candidates.columns import Columns
@@ -305,7 +306,7 @@ class _Lister(RowRules):
         alone = self.round.jobs.slowdown[self.job[residents]]
         for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
             alone[k] = resident_slowdowns(self.round, held[k])
-        power = [_or_nan(resident_power(self.round, gpu)) for gpu in held]
+        power = [resident_power(self.round, gpu) for gpu in held]
         return Rows(
             classes,
             self.job[residents],
@@ -317,26 +318,23 @@ class _Lister(RowRules):
 
     def _alone(self, index: int) -> Rows:
         """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
-        found = [
-            (k, share, slowdown, _or_nan(self.round.workload(job).power_w))
-            for k, job in enumerate(self.job.tolist())
-            if self.named[k]
-            for share in self.round.shares_alone
-            if (slowdown := self.round.alone(k, share)) is not None
-        ]
-        variant = np.array([row[0] for row in found], dtype=np.int64)
-        alone = np.array([row[2] for row in found], dtype=np.float64)
+        named = np.flatnonzero(self.named)
+        of_share = self.round.starts_alone[self.round.jobs.workload[self.job[named]]]
+        row, share = np.nonzero(~np.isnan(of_share))
+        variant = named[row]
+        gpu_class, job = np.full(len(row), index), self.job[variant]
+        alone = of_share[row, share] * self.slowdown_factor[variant]
         if self.round.hosts is not None:
-            alone *= self.round.hosts.beyond(np.full(len(found), index), self.job[variant])
+            alone *= self.round.hosts.beyond(gpu_class, job)
         keep = alone <= self.accepted[variant]
         keep &= self.memory[variant] <= self.room[index]
         return Rows(
-            np.full(len(found), index, dtype=np.int64),
-            self.job[variant][:, None],
+            gpu_class,
+            job[:, None],
             variant[:, None],
-            np.array([row[1] for row in found], dtype=np.int64)[:, None],
+            np.array(self.round.shares_alone, dtype=np.int64)[share][:, None],
             alone[:, None],
-            np.array([row[3] for row in found], dtype=np.float64),
+            self.round.power_alone[job],
         ).take(keep)
 
     def _together(self, candidates: CandidateRows) -> Rows:
@@ -488,15 +486,12 @@ class _Lister(RowRules):
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
         gpu_class = joined_ints([p.gpu_class for p in parts])
         order = np.argsort(gpu_class, kind="stable")
-        before = (np.cumsum(sizes) - sizes)[order]
-        sizes = sizes[order]
-        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        member = np.arange(start[-1]) + np.repeat(before - start[:-1], sizes)
+        member = ranges((np.cumsum(sizes) - sizes)[order], sizes[order])
         variant = joined_ints([p.variant.ravel() for p in parts])[member]
         return Groups(
             values=self.values,
             gpu_class=gpu_class[order],
-            start=start,
+            start=np.append(0, np.cumsum(sizes[order])),
             variant=variant,
             job=self.job[variant],
             share=joined_ints([p.share.ravel() for p in parts])[member],
@@ -509,10 +504,6 @@ class _Lister(RowRules):
             complete=self.complete,
             ceiling=self.ceiling,
         )
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def worthwhile(groups: Groups) -> Groups:

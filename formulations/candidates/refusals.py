@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, ranges
 from dovetail.formulations.candidates.rows import CandidateRows, RowRules
 from dovetail.formulations.candidates.sites import Site
 from dovetail.formulations.rounds import Resident, Round
@@ -475,6 +475,4 @@ def _each_row(count: Ints, part: Ints) -> tuple[Ints, Ints]:
     ``count`` is the number of rows of each part; the rows of one part are consecutive.
     """
     first, rows = np.cumsum(count) - count, count[part]
-    position = np.repeat(np.arange(len(part)), rows)
-    within = np.arange(len(position)) - np.repeat(np.cumsum(rows) - rows, rows)
-    return position, first[part][position] + within
+    return np.repeat(np.arange(len(part)), rows), ranges(first[part], rows)

@@ -19,6 +19,7 @@ from dovetail.formulations.arrays import (
     Ints,
     packed,
     products,
+    ranges,
     ways,
 )
 from dovetail.formulations.rounds import Round
@@ -103,8 +104,7 @@ class CandidateRows(Colocations):
         order = np.argsort(family, kind="stable")
         size = np.bincount(family)
         nth = np.full((int(size.max(initial=0)), len(size)), -1, dtype=np.int64)
-        rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-        nth[rank, family[order]] = order
+        nth[ranges(0, size), family[order]] = order
         return nth
 
     def numbered(self) -> CandidateRows:

@@ -69,11 +69,11 @@ def rows_at(compiled: Round, site: Site) -> Rows:
         variant=np.array([[o.variant for o in occupants]], dtype=np.int64),
         share=np.array([[o.share for o in occupants]], dtype=np.int64),
         slowdown=np.array([slowdown], dtype=np.float64),
-        power_w=np.array([math.nan if power_w is None else power_w]),
+        power_w=np.array([power_w]),
     )
 
 
-def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | None]:
+def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float]:
     """Return the slowdown of each job at a site under a plan, and the power."""
     occupants, jobs = site.occupants, compiled.jobs
     if all(jobs.running[o.job] for o in occupants):
@@ -81,7 +81,7 @@ def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float | N
         return resident_slowdowns(compiled, gpu), resident_power(compiled, gpu)
     if len(occupants) == 1:
         alone = compiled.alone(occupants[0].variant, occupants[0].share) or 1.0
-        return (alone,), compiled.workload(occupants[0].job).power_w
+        return (alone,), float(compiled.power_alone[occupants[0].job])
     workload = jobs.workload
     members = [(int(workload[o.job]), o.share) for o in occupants]
     known = compiled.slowdowns.find(site.model, members)

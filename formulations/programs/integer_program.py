@@ -65,7 +65,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints
+from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, ranges
 from dovetail.formulations.candidates.groups import Groups, Kinds
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.programs.program import IntegerProgram, RowBuilder
@@ -540,7 +540,7 @@ class _NodeRows:
         group = self.groups.group_of_member[self.member]
         start = np.searchsorted(self.group, group, side="left")
         stop = np.searchsorted(self.group, group, side="right")
-        which = joined_ints([np.arange(a, b) for a, b in zip(start, stop, strict=True)])
+        which = ranges(start, stop - start)
         row = np.repeat(self.gang_of_member, stop - start) * self.nodes + self.node[which]
         workers = self.groups.round.jobs.workers[self.gang].astype(np.float64)
         most = np.minimum(workers[:, None], self.gpus.sum(axis=0)[None, :]).ravel()

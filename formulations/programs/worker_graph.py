@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csc_array
 
-from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, packed
+from dovetail.formulations.arrays import Bools, Floats, Ints, joined_ints, packed, ranges
 from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.dominations import ALONE, Dominations, SeatTable
 from dovetail.formulations.candidates.groups import Groups
@@ -456,7 +456,7 @@ class WorkerGraph:
         start = np.searchsorted(self._key, key)
         length = np.searchsorted(self._key, key, side="right") - start
         pair = np.repeat(np.arange(len(key)), length)
-        rows = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length, length) + start[pair]
+        rows = ranges(start, length)
         value = np.nan_to_num(self._values(rows, box), nan=-np.inf)
         order = np.lexsort((-value, pair))
         return np.asarray(rows[order[np.cumsum(length) - length]])

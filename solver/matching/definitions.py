@@ -229,9 +229,8 @@ class _OfClass(Definition):
         return [0.0] * len(jobs) if self.values.relative else super().now(jobs)
 
     def alone(self, seats: SeatColumns, slowdown: Floats, share: Ints) -> Floats:
-        of = self.round.workloads
-        power_w = [np.nan if (w := of[k].power_w) is None else w for k in seats.workload.tolist()]
-        worth, may = self._worth((seats,), slowdown[None], share[None], np.array(power_w))
+        power_w = self.round.power_alone[seats.job]
+        worth, may = self._worth((seats,), slowdown[None], share[None], power_w)
         return np.where(may, worth, -np.inf)
 
     def pairs(
