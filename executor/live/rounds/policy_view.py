@@ -351,8 +351,10 @@ class PolicyView:
             self.state.pending.pop(track.job.number, None)
             if self._estimates.note(track.live):
                 finished.add(track.key)
-        for name in {*part, *self.machine.holding} - self._tracked.keys():
-            self._tracked[name] = track = TrackedJob.of(self.machine.jobs[name])
+        new = {*part, *self.machine.holding} - self._tracked.keys()
+        # In the order of submission: that of a set is another one in each process.
+        for live in sorted((self.machine.jobs[name] for name in new), key=_sequence):
+            self._tracked[live.id] = track = TrackedJob.of(live)
             self._stale |= track.job.workers > self._sizes.get(track.name, 0)
         return finished
 
@@ -514,6 +516,10 @@ class PolicyView:
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
+
+
+def _sequence(live: LiveJob) -> int:
+    return live.sequence
 
 
 def _wait(job: Job) -> tuple[float, int]:

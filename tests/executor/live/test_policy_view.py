@@ -591,6 +591,15 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     assert "g0: memory: " in refusal(view, [start(view, other, "g0")], {})
 
 
+def test_categories_are_in_the_order_in_which_their_jobs_were_submitted():
+    story = known_story()
+    asked = [(name, owner) for name in ("text", "vision", "speech") for owner in (BOB, ANN)]
+    for name, owner in asked:
+        story.submit(workload=name, owner=owner)
+    view = world_of(story)
+    assert list(view.state.names) == [f"{owner.name}/{name}" for name, owner in asked]
+
+
 def test_a_flood_of_unknown_workloads_makes_one_category():
     story = known_story()
     view = world_of(story)
