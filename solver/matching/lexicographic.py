@@ -166,12 +166,19 @@ class Heaviest:
     def least_cost(self, pairing: PairingProblem) -> float:
         """Return a lower bound on the loss of matchings of the largest weight; all values are <= 0.
 
-        Each job that all of them place bears half of a pair's loss, or its own loss alone.
+        Each job bears half of a pair's loss, or its own loss alone. Jobs that all of them place do
+        so, and of the others those of the least loss per weight, down to the largest weight.
         """
-        decided = self._decided
+        decided, weight = self._decided, self.weight.numbers
         pairs = -decided.pairs.highest(pairing.pair)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
-        return float(own[decided.required].sum()) - pairing.constant
+        others = np.flatnonzero(~decided.required & (weight > 0) & (own < np.inf))
+        others = others[np.argsort(own[others] / weight[others])]
+        least = self._found.value - self.weight.rounding - weight[decided.required].sum()
+        before = np.cumsum(weight[others]) - weight[others]
+        part = np.clip((least - before) / weight[others], 0.0, 1.0)
+        losses = [own[decided.required].sum(), own[others] @ part, -pairing.constant]
+        return math.fsum(losses)
 
 
 def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:

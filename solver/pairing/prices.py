@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing.capacity import solve_prices
 from dovetail.solver.pairing.compilation import KernelCompiler
+from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
@@ -107,10 +108,26 @@ def known(
     """Return the start from the prices of the last round.
 
     Its values may have been much larger than this round's, so initial prices are at most ``most``.
+    The price of GPUs is what this round's values of the last round's pairs are above their jobs'
+    prices, for half of the pairs.
     """
-    price = round(min(max(prices.gpu * scale, 0.0), most))
     old = np.clip(prices.job * scale, -most, most)
+    above = np.concatenate([_above_prices(c, prices, old, run) for c in classes])
+    price = round(min(max(np.median(above) if len(above) else prices.gpu * scale, 0.0), most))
     return PriceStart(price, [_known_class(c, prices, old, price * c.size, run) for c in classes])
+
+
+def _above_prices(data: ClassData, prices: Prices, old: Floats, run: KernelCompiler) -> Floats:
+    """Return the values per GPU of the last round's pairs above their jobs' prices."""
+    if data.pairs is None or prices.partner is None:
+        return np.zeros(0)
+    place = np.full(len(prices.job) + 1, -1, dtype=np.int64)
+    place[data.nodes] = np.arange(len(data.nodes))
+    own, other = np.arange(len(data.nodes)), place[prices.partner[data.nodes]]
+    own, other = own[other >= 0], other[other >= 0]
+    value = data.pairs.values(own, other, run)
+    above = value - old[data.nodes[own]] - old[data.nodes[other]]
+    return np.asarray(above[(value != FORBIDDEN) & np.isfinite(above)] / data.size)
 
 
 def _known_class(
