@@ -25,8 +25,12 @@ from dovetail.predictors._combinations import (
     used,
     wanted_splits,
 )
-from dovetail.predictors._law_sets import law_set_entries
-from dovetail.predictors._set_entries import entries_behind, rounded_up, set_entries
+from dovetail.predictors._set_entries import (
+    entries_behind,
+    law_set_entries,
+    rounded_up,
+    set_entries,
+)
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
