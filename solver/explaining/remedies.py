@@ -3,28 +3,22 @@
 Candidates come from the limits that keep the job out; only changes after which no limit does are
 remedies. For these the changed round is solved: if every best plan starts the job, the text says
 "would start", otherwise "could start".
-
-It is not enough that a plan with the job is best: any plan of equal value may be returned. If no
-plan without the job comes near the value of one with it, every optimal plan has it.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, takewhile
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
 
-from dovetail.formulations.arrays import Bools
 from dovetail.formulations.budget import UNLIMITED, Budget
-from dovetail.formulations.candidates.groups import Groups, Kinds, score
-from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.candidates.refusals import Refusal
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Resident, Round
@@ -50,26 +44,12 @@ from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.isolated import isolated_entry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick, with_shares
 from dovetail.solver.explaining.wording import accepting, figure, measured, mib
-from dovetail.solver.registry import Auto
-from dovetail.solver.stages import bounded
-from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, relative_gap
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that have it."""
 
 _MOST_GPUS = 1000
 """Maximum number of additional GPUs of a remedy: numbers are tried on a cluster of that size."""
-
-
-_SHARE = 0.5
-"""The fraction of the remaining time that one solve may take."""
-
-_MARGIN = 2 * OPTIMAL_GAP
-"""The relative amount by which a value must exceed a bound: plans within a gap are equally good."""
-
-
-_ROUNDING = 1e-12
-"""Relative error of a sum of weights."""
 
 
 class Change(Record):
@@ -160,6 +140,26 @@ class Remedy(Record):
     sure: bool = False
 
 
+class StartVerdict(NamedTuple):
+    """Whether every best plan starts a job; if not, a clause on what may happen instead."""
+
+    sure: bool
+    instead: str
+
+
+class Verdicts(Protocol):
+    """Says of changed rounds whether every best plan starts a job, while there is time."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        ...
+
+    def of(self, values: JobValues, job: int) -> StartVerdict:
+        """Return whether every best plan of a round starts the job with this index."""
+        ...
+
+
 @dataclass(frozen=True)
 class _ChangedStart:
     """A job that can start after a change: its GPUs, and all assignments that differ."""
@@ -191,12 +191,12 @@ class Remedies:
         Index of the job.
     objective : ObjectiveName
         The objective whose rules decide which jobs may share.
-    trials : Trials
+    trials : Verdicts
         Solve the changed rounds.
     """
 
     def __init__(
-        self, finder: Finder, index: int, objective: ObjectiveName, trials: Trials
+        self, finder: Finder, index: int, objective: ObjectiveName, trials: Verdicts
     ) -> None:
         self._trials = trials
         self._finder = finder
@@ -476,83 +476,3 @@ def _is_valid(instance: Instance, rows: Mapping[str, Assignment], objective: Obj
     """Return whether these assignments break no rule."""
     bare = (row.replace(slowdown=None, co_runners=None, start=None) for row in rows.values())
     return check(instance, Plan(assignments=tuple(bare)), objective).valid
-
-
-class StartVerdict(NamedTuple):
-    """Whether every best plan starts a job; if not, a clause on what may happen instead."""
-
-    sure: bool
-    instead: str
-
-
-class Trials:
-    """Solves changed rounds until a budget is used up.
-
-    Parameters
-    ----------
-    seconds : float
-        For all rounds together; without time nothing is sure.
-    placed : collection of str
-        The jobs that the explained plan places.
-    """
-
-    def __init__(self, seconds: float, placed: Collection[str]) -> None:
-        self._budget = Budget.of(seconds)
-        self._late = StartVerdict(False, ", not solved in time" if seconds else "")
-        self._placed = placed
-
-    @property
-    def over(self) -> bool:
-        """Whether the budget is used up."""
-        return self._budget.passed
-
-    def of(self, values: JobValues, job: int) -> StartVerdict:
-        """Return whether every best plan of a round starts the job with this index."""
-        best = self._solved(lambda limits: Auto().solve(values, limits))
-        if best is None:
-            return self._late
-        placed = best.groups.placed(best.counts)
-        if not placed[job]:
-            return self._instead(values, best, placed)
-        without = self._solved(
-            lambda limits: Auto().best(_without(values, job, limits.budget), limits)
-        )
-        if without is None:
-            return self._late
-        if _exceeds(values, best, without):
-            return StartVerdict(True, "")
-        return StartVerdict(False, ", but an equally good plan may leave it out")
-
-    def _solved(self, solve: Callable[[Limits], Choice]) -> Choice | None:
-        """Return the best choice, or None if the time ran out."""
-        if self.over:
-            return None
-        choice = bounded(solve(Limits(self._budget.part(_SHARE))))
-        return None if self.over else choice
-
-    def _instead(self, values: JobValues, choice: Choice, placed: Bools) -> StartVerdict:
-        """Return the verdict on what a best plan does instead of starting the job."""
-        if relative_gap(choice.bound, choice.value) > OPTIMAL_GAP:
-            return self._late
-        ids = values.round.jobs.ids
-        fresh = [ids[k] for k in np.flatnonzero(placed).tolist() if ids[k] not in self._placed]
-        does = f"starts {listed(fresh, 3)} in its place" if fresh else "leaves it out"
-        return StartVerdict(False, f", but a best plan {does}")
-
-
-def _without(values: JobValues, job: int, budget: Budget) -> Groups:
-    """Return the candidate groups without those of one queued job, which is apart from its kind."""
-    kinds = Kinds.of(values.round, values).without(job)
-    every = candidate_groups(values, budget, kinds=kinds)
-    return every.take(np.bincount(every.group_of_member, every.job == job, len(every)) == 0)
-
-
-def _exceeds(values: JobValues, best: Choice, without: Choice) -> bool:
-    """Return whether a plan is worth more than any plan without the job can be."""
-    if values.two_stage:
-        weight = score(best.groups, best.counts).weight
-        if weight > without.weight_bound * (1 + _MARGIN):
-            return True
-        if weight < without.weight_bound * (1 - _ROUNDING):
-            return False
-    return best.value > without.bound + _MARGIN * max(abs(best.value), abs(without.bound))
