@@ -14,8 +14,7 @@ from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.programs.pair_graph import PartialSharingError, require_matchings
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
-from dovetail.solver.backends.array_search import settled
-from dovetail.solver.backends.array_solver import ArraySolver
+from dovetail.solver.backends.array_solver import ArraySolver, settled
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.highs import Highs
 from dovetail.solver.backends.milp import Milp

@@ -24,8 +24,15 @@ from dovetail.formulations.candidates.groups import (
     score,
 )
 from dovetail.formulations.values import JobValues
-from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_weights
-from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
+from dovetail.solver.types import (
+    OPTIMAL_GAP,
+    Choice,
+    IntegerWeights,
+    Limits,
+    Maximum,
+    integer_weights,
+    relative_gap,
+)
 
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is rough"
 

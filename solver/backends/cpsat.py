@@ -14,9 +14,12 @@ from dovetail.formulations.budget import STEPS_PER_S
 from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver.backends import child_process
-from dovetail.solver.backends.integer_scaling import integer_scale
 from dovetail.solver.backends.interruptible import interruptible
-from dovetail.solver.types import Answer, Limits
+from dovetail.solver.types import (
+    Answer,
+    Limits,
+    integer_scale,
+)
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters

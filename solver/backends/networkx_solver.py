@@ -39,10 +39,16 @@ from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.programs.pair_graph import PairGraph, require_matchings
 from dovetail.formulations.values import JobValues
 from dovetail.instances.plugins import require_package
-from dovetail.solver.backends.integer_scaling import IntegerWeights, integer_scale
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.stages import StagedSearch, solve_in_stages, weight_units
-from dovetail.solver.types import Choice, Limits, Maximum, refusals_of
+from dovetail.solver.types import (
+    Choice,
+    IntegerWeights,
+    Limits,
+    Maximum,
+    integer_scale,
+    refusals_of,
+)
 
 Edge: TypeAlias = frozenset[int]
 """The two nodes of an edge: two jobs, or a job and its extra node."""

@@ -13,13 +13,18 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.candidates.groups import Groups, idle_counts, score
 from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.formulations.values import JobValues
-from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.lexicographic import Heaviest
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairList, maximum
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.stages import StagedSearch, solve_in_stages
-from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
+from dovetail.solver.types import (
+    MATCHING,
+    Choice,
+    IntegerWeights,
+    Limits,
+    Maximum,
+)
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
 """Returns the pairing problem of a round, given the factors of the gain and of the watts."""

@@ -16,9 +16,11 @@ other workers to pair where they gain most; this repeats until plans get no bett
 are sought by *plunging*: one gang after the other is settled as its boxes lose least, with a dive
 from each.
 
-*Narrowing.* The prices of a box's matching show which choices of single gangs are worse than the
-best plan (see ``narrowing``). They leave the box and its parts before these are matched, and the
-box is matched again if its matching made such a choice.
+*Narrowing.* The prices of a box's matching bound each choice of a gang by itself (see
+``gang_options``). Choices that are no better than the best plan leave the box and its parts before
+these are matched, and the box is matched again if its matching made such a choice; groups that no
+better plan can take leave the graph. Plans in several steps are left to the search, which bounds
+the narrower boxes again.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.budget import OutOfTimeError
 from dovetail.formulations.programs.worker_graph import Box, Seats, WorkerGraph, WorkerPairs
 from dovetail.instances.plan import Stopped
-from dovetail.solver.matching.narrowing import KindPrices, Narrowing, is_outside
-from dovetail.solver.pairing.gang_options import pair_values
+from dovetail.solver.pairing.compilation import KernelCompiler
+from dovetail.solver.pairing.gang_options import options_left, pair_values
 from dovetail.solver.pairing.matching import quickest_run
 from dovetail.solver.pairing.prices import PriceStart
 from dovetail.solver.pairing.rematching import Rematching
@@ -63,6 +65,9 @@ _SECOND = 0.3
 """Weight of the second least loss of a split's boxes relative to the least in its score."""
 
 _ROUNDING = 1e-9
+
+_PRICE_ROUNDING = 1e-10
+"""Relative error of a sum of prices: what loses this much less than the gap is kept."""
 
 _STEPS_PER_BOX, _STEPS_PER_CELL = 250_000, 10
 """Steps of work to set up a box, and for each pair of workers whose value it changes."""
@@ -103,6 +108,88 @@ class _Matcher:
         self._spend(_STEPS_PER_BOX + _STEPS_PER_CELL * pairs.pair_value.size)
 
 
+@dataclass(frozen=True)
+class _KindPrices:
+    """Prices of a GPU and of a worker of each kind, and the bound that they prove alone."""
+
+    gpu: float
+    worker: Floats
+    bound: float
+
+    @classmethod
+    def of(cls, graph: WorkerGraph, box: Box, prices: Prices) -> _KindPrices:
+        """Return the prices of kinds, given those of workers."""
+        bound = float(prices.job.sum()) + prices.gpu * graph.gpus + graph.constant(box)
+        return cls(prices.gpu, graph.by_kind(prices.job), bound)
+
+    def slack(self, value: float) -> float:
+        """Return how much a choice may lose and still be better than a plan of this value."""
+        return self.bound - value + _PRICE_ROUNDING * max(abs(self.bound), abs(value))
+
+
+class _Narrowing:
+    """Narrows boxes and the graph of a search by the value of its best plan.
+
+    Parameters
+    ----------
+    graph : WorkerGraph
+        The workers; groups are taken from it.
+    """
+
+    def __init__(self, graph: WorkerGraph) -> None:
+        self._graph = graph
+        self._seats = graph.gang_seats()
+
+    def narrowed(
+        self, box: Box, prices: _KindPrices, value: float, run: KernelCompiler
+    ) -> Box | None:
+        """Return the part of a box in which plans may be better than a value, None if empty.
+
+        Parameters
+        ----------
+        box : Box
+            The box, or a part of it.
+        prices : KindPrices
+            Prices that bound all plans of the box.
+        value : float
+            The value of a plan.
+        run : KernelCompiler
+            How to run the kernel.
+        """
+        graph, seats = self._graph, self._seats
+        left = Box(**{field.name: getattr(box, field.name).copy() for field in fields(box)})
+        if not len(seats.gang):
+            return left
+        able = run(options_left)(
+            seats.gang,
+            seats.start,
+            seats.worth,
+            seats.variant,
+            seats.partner,
+            seats.partner_worth,
+            seats.partner_variant,
+            seats.cost,
+            graph.job_of_kind,
+            graph.number,
+            graph.workers,
+            graph.own_kind,
+            prices.worker,
+            prices.gpu,
+            prices.slack(value),
+            left.floor,
+            left.cap,
+            left.variant,
+            left.required,
+            left.excluded,
+        )
+        return left if able else None
+
+    def forget(self, box: Box, prices: _KindPrices, value: float) -> None:
+        """Take the groups from the graph that no better plan of a box, or of its parts, takes."""
+        self._graph.keep(box, prices.worker, prices.gpu, prices.slack(value))
+        self._seats = self._graph.gang_seats()
+
+
 @dataclass(frozen=True, order=True)
 class _Bounded:
     """A box with its bound; the most promising box sorts first."""
@@ -111,7 +198,7 @@ class _Bounded:
     box: Box = field(compare=False)
     seats: Seats = field(compare=False)
     start: PriceStart | None = field(compare=False)
-    prices: KindPrices | None = field(compare=False)
+    prices: _KindPrices | None = field(compare=False)
     matcher: _Matcher = field(compare=False)
 
     @property
@@ -185,7 +272,7 @@ class GangSearch:
         self._gang = graph.workers > 1
         self._bound_left = -math.inf
         self._boxes = 0
-        self._narrowing = Narrowing(graph)
+        self._narrowing = _Narrowing(graph)
         self._losses: dict[tuple[int, str], _Losses] = {}
 
     def run(self, prices: Prices | None = None) -> Maximum:
@@ -294,7 +381,7 @@ class GangSearch:
         self._boxes += 1
         seats = self._graph.seats(mate, box)
         self._keep(seats)
-        priced = None if prices is None else KindPrices.of(self._graph, box, prices)
+        priced = None if prices is None else _KindPrices.of(self._graph, box, prices)
         return _Bounded((-bound, self._boxes), box, seats, start, priced, matcher)
 
     def _left(self, box: Box, parent: _Bounded) -> Box | None:
@@ -310,7 +397,7 @@ class GangSearch:
             left = self._left(found.box, found)
             if left is None:
                 return None
-            if not is_outside(found.seats, found.box, left, self._graph.workers):
+            if not _is_outside(found.seats, found.box, left, self._graph.workers):
                 return replace(found, box=left)
             again = self._bounded(left, found)
             if again is None or self._closed(again.bound):
@@ -459,3 +546,12 @@ def _score(losses: Floats) -> float:
     """Return the score of a split: its bound is the bound of the box that loses least."""
     least, second = np.sort(losses)[:2]
     return float((1 - _SECOND) * least + _SECOND * second)
+
+
+def _is_outside(seats: Seats, box: Box, narrower: Box, workers: Ints) -> bool:
+    """Return whether a matching of a box breaks the bounds of a narrower one."""
+    changed: Bools = narrower.differs(box)
+    breaks = (seats.placed > 0) & (narrower.excluded | (seats.least < narrower.floor))
+    breaks |= narrower.required & (seats.placed < workers)
+    breaks |= (seats.placed > 0) & (np.minimum(seats.mean, box.cap) > narrower.cap)
+    return bool((changed & breaks).any())

@@ -26,11 +26,15 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.solver.backends.integer_scaling import integer_weights, power_of_two
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairSet, maximum
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.pairing.result import Dual, Prices
-from dovetail.solver.types import Limits, Maximum
+from dovetail.solver.types import (
+    Limits,
+    Maximum,
+    integer_weights,
+    power_of_two,
+)
 
 WEIGHT_BITS = 28
 """Bits of the largest job weight: the sum of two fits the engine's precision of 29."""

@@ -10,12 +10,17 @@ import numpy as np
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.programs.worker_graph import WorkerGraph
-from dovetail.solver.backends.integer_scaling import IntegerWeights
 from dovetail.solver.matching.gang_search import GangSearch
 from dovetail.solver.matching.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units
-from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
+from dovetail.solver.types import (
+    MATCHING,
+    Choice,
+    IntegerWeights,
+    Limits,
+    Maximum,
+)
 
 _STEPS_PER_GROUP = 10_000
 """Steps of work per group to build the graph of the workers."""
