@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
+from dovetail.isolation.copies import pointers, why_not_on_copies
 from dovetail.isolation.images import ImageError, ptx_of
 from dovetail.isolation.interception import assembler
 from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
@@ -41,11 +42,19 @@ from dovetail.isolation.proven import Form as KernelForm
 from dovetail.isolation.proven import why_unproven
 from dovetail.isolation.ptx import Function, Module, PtxError, parse
 from dovetail.isolation.refusals import shared_variable
-from dovetail.isolation.scheduler import BOUND_S, SAMPLES, FormChoice, Kernel, LaunchForm, Size
+from dovetail.isolation.scheduler import (
+    BOUND_S,
+    SAMPLES,
+    WHOLE,
+    FormChoice,
+    Kernel,
+    LaunchForm,
+    Size,
+)
 
 _logger = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
 COUNTS: Final = (
     "isolated",
     "whole",
@@ -65,17 +74,26 @@ COUNTS: Final = (
 """The categories in which launches are counted, in the order of the page.
 
 ``isolated`` are launches in slices or with workers; ``whole`` are unchanged launches that are quick
-enough. The next eight escape isolation: ``refused`` are kernels that cannot be split up, that use a
-variable of their module (which would exist twice), or that were late three times; ``graph`` is a
-whole CUDA graph, ``captured`` a launch recorded for one. ``late`` launches took too long to wait
-for, ``preempted`` counts preemptions of workers; the last two count launches of latency-critical
+enough. The next eight escape isolation: ``refused`` are kernels that cannot be split up, whose kind
+is not proven, that use a variable of their module (which would exist twice), that failed on copies
+of their memory or could not be tried there, or that were late three times; ``graph`` is a whole
+CUDA graph, ``captured`` a launch recorded for one. ``late`` launches took too long to wait for,
+``preempted`` counts preemptions of workers; the last two count launches of latency-critical
 processes, ``not announced`` while busy streams use all lanes.
 """
 
 NO_LAUNCHES: Final = ("captured", "late", "preempted")
 """The categories that count something other than launches."""
 
-_HELLO, _MODULE, _FORM, _MEASURED, _STATUS = range(1, 6)
+_HELLO, _MODULE, _FORM, _MEASURED, _STATUS, _FAILED = range(1, 7)
+_OUTCOMES: Final = {
+    1: "it has memory that cannot be copied to check it",
+    2: "it has too much memory to copy to check it",
+    3: "its results vary from run to run on copies of its memory",
+    4: "it computed something else than the whole kernel on copies of its memory",
+    5: "it did not run on copies of its memory",
+}
+"""Why a form is not used after its check, as numbered in ``interception/shim.c``."""
 _HEADER: Final = struct.Struct("=II")
 _MEASUREMENT: Final = struct.Struct("=IIIIIId")
 _KINDS: Final = ("whole", "slices", "workers")
@@ -107,18 +125,20 @@ class _PreparedModule:
     text: str
     kernels: tuple[PreparedKernel, ...] = ()
     parameters: tuple[int, ...] = ()
+    pointers: tuple[int, ...] = ()
     escapes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class _ClientProcess:
-    """A process: its area, and its modules by number."""
+    """A process: its area, its modules by number, and forms of kernels that failed in it."""
 
     pid: int
     critical: bool
     area: int
     sms: int = 0
     modules: list[_PreparedModule] = field(default_factory=list)
+    failed: dict[tuple[int, int, str], str] = field(default_factory=dict)
 
 
 class Page:
@@ -319,7 +339,10 @@ class SchedulerServer:
             return self._module(client, request)
         if kind == _FORM:
             return self._form(client, request)
-        self._measured(client, request)
+        if kind == _FAILED:
+            self._failed(client, request)
+        else:
+            self._measured(client, request)
         return None
 
     def _module(self, client: _ClientProcess, request: bytes) -> bytes:
@@ -332,10 +355,11 @@ class SchedulerServer:
                 del self._prepared[next(iter(self._prepared))]
         client.modules.append(made)
         parts = [struct.pack("=II", len(client.modules) - 1, len(made.kernels))]
-        for kernel, parameters in zip(made.kernels, made.parameters, strict=True):
+        told = zip(made.kernels, made.parameters, made.pointers, strict=True)
+        for kernel, parameters, pointed in told:
             name = kernel.name.encode()
             forms = sum(1 << k for k, form in enumerate(_FORMS) if form in kernel.forms)
-            parts += [struct.pack("=III", parameters, forms, len(name)), name]
+            parts += [struct.pack("=IIQI", parameters, forms, pointed, len(name)), name]
         return b"".join([*parts, made.text.encode()])
 
     def _form(self, client: _ClientProcess, request: bytes) -> bytes:
@@ -348,7 +372,10 @@ class SchedulerServer:
             dynamic_shared_bytes=numbers[8],
             most_shared_bytes=numbers[9],
         )
-        why = {form: kernel.why_not(form, shape) for form in kernel.forms}
+        why = {
+            form: client.failed.get((numbers[0], numbers[1], form)) or kernel.why_not(form, shape)
+            for form in kernel.forms
+        }
         made.escapes.update((f"{kernel.name}: {form}", text) for form, text in why.items() if text)
         wanted = Kernel(
             Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads),
@@ -362,6 +389,9 @@ class SchedulerServer:
             )
             form = choice.form(wanted)
             final = choice.chosen(wanted.size) is not None
+        if form.kind != "whole" and why[form.kind]:
+            # Another process has chosen it, in which it did not fail.
+            form, final = WHOLE, True
         final |= not (wanted.sliceable or wanted.preemptible)
         return struct.pack("=III", _KINDS.index(form.kind), form.size, final)
 
@@ -372,6 +402,14 @@ class SchedulerServer:
         with self._lock:
             choice = self._choices[client.sms]
             choice.add(measured, LaunchForm(_KINDS[kind], size), seconds / blocks)
+
+    def _failed(self, client: _ClientProcess, request: bytes) -> None:
+        """Take a form back that cannot be checked on copies, or was not right there."""
+        module, number, kind, outcome = struct.unpack("=4I", request)
+        made, form = client.modules[module], _FORMS[kind - 1]
+        why = _OUTCOMES[outcome]
+        client.failed[module, number, form] = why
+        made.escapes[f"{made.kernels[number].name}: {form}"] = why
 
     # Modules.
 
@@ -393,6 +431,7 @@ class SchedulerServer:
             text=made if any(kernel.forms for kernel in usable) else "",
             kernels=usable,
             parameters=tuple(len(function.parameters) for function in module.kernels),
+            pointers=tuple(pointers(function) for function in module.kernels),
             escapes={f"{k.name}: {form}": why for k in usable for form, why in k.refused.items()},
         )
 
@@ -400,7 +439,8 @@ class SchedulerServer:
         """Return what says why a form is off on an architecture."""
 
         def why(module: Module, kernel: Function, form: KernelForm) -> str:
-            return "" if self._unproven else why_unproven(module, kernel, form, architecture)
+            unproven = why_unproven(module, kernel, form, architecture)
+            return ("" if self._unproven else unproven) or why_not_on_copies(module, kernel)
 
         return why
 

@@ -47,6 +47,9 @@ struct config {
     F(cuMemHostGetDevicePointer, (Address *, void *, unsigned))                                    \
     F(cuMemsetD32Async, (Address, unsigned, size_t, Handle))                                       \
     F(cuMemcpyDtoHAsync, (void *, Address, size_t, Handle))                                        \
+    F(cuMemcpyDtoDAsync, (Address, Address, size_t, Handle))                                       \
+    F(cuMemGetAddressRange, (Address *, size_t *, Address))                                        \
+    F(cuPointerGetAttribute, (void *, int, Address))                                               \
     F(cuStreamWriteValue32, (Handle, Address, uint32_t, unsigned))                                 \
     F(cuStreamQuery, (Handle))                                                                     \
     F(cuStreamIsCapturing, (Handle, int *))                                                        \

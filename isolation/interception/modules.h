@@ -11,7 +11,8 @@ struct shape {
 };
 struct kernel {
     struct module *module; /* NULL if nothing is known */
-    uint32_t number, parameters, forms;
+    uint32_t number, parameters, forms, checked; /* forms and checked: bits by kind, less one */
+    uint64_t pointers;                           /* parameters that may be pointers, as bits */
     unsigned late, shapes_known, shared[3];
     Handle of_form[3]; /* by kind: 1 slices, 2 workers */
     struct shape *shapes;
@@ -140,6 +141,8 @@ static void loaded(Handle handle, const void *image) {
         *kernel = (struct kernel){.module = module, .number = k};
         kernel->parameters = word(&at);
         kernel->forms = word(&at);
+        kernel->pointers = word(&at);
+        kernel->pointers |= (uint64_t)word(&at) << 32;
         uint32_t letters = word(&at);
         kernel->name = strndup(at, letters);
         at += letters;

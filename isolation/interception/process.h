@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define VERSION 1
+#define VERSION 2
 #define LANES 60
 #define AREAS 64
 #define REPLY_S 5.0
@@ -93,7 +93,7 @@ static int alive(void) {
     return self.joined > 0;
 }
 
-enum { HELLO = 1, MODULE, FORM, MEASURED };
+enum { HELLO = 1, MODULE, FORM, MEASURED, FAILED = 6 };
 struct header {
     uint32_t kind, size;
 };

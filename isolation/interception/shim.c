@@ -9,6 +9,7 @@
  *   slices and workers of its kernels; they are loaded beside the original. A launch runs in the
  *   calling thread, in parts, each begun only while no latency-critical launch is announced. Workers
  *   read the word `stop` of the page, which an announcement raises.
+ *   Before the first use of a form, it and the whole kernel run on copies of their memory.
  *
  * It fails open: whatever is unknown, refused or broken is launched as it is, and counted in the
  * page. No wait is without end: when the scheduler dies, or a launch does not end for PATIENCE_S,
@@ -25,6 +26,8 @@
 #define MOST_LATE 3
 #define DEFAULT_SHARED 49152
 #define STORAGE_BYTES 8
+#define MOST_COPIED (512u << 20)
+#define COMPARED (4u << 20)
 #define EXPORT __attribute__((visibility("default")))
 
 /* Make the page and the counters known to the GPU, at the first launch. */
@@ -186,6 +189,14 @@ static void await_stream(Handle stream) {
     relaxed(mode);
 }
 
+static int is_idle(Handle stream) {
+    await_stream(stream);
+    int mode = relaxed(2);
+    CUresult result = driver.cuStreamQuery(stream);
+    relaxed(mode);
+    return !result;
+}
+
 /* Best-effort launches: one at a time, whole or in parts. */
 
 static struct {
@@ -274,8 +285,145 @@ static Handle form_of(struct kernel *k, uint32_t kind, unsigned shared) {
     return k->of_form[kind];
 }
 
+/* The first use of a form: it and the whole kernel run on copies of the memory that the arguments
+ * point to, and have to leave the same bytes there. */
+
+enum check { SAME, NOT_COPIED, TOO_LARGE, CHANGES, DIFFERS, FAILS };
+
+struct copies {
+    unsigned count;
+    size_t bytes;
+    struct region {
+        Address from;
+        size_t size, at;
+    } regions[64];
+};
+
+static enum check find_regions(const struct kernel *k, const struct launch *l, struct copies *all) {
+    for (uint64_t left = k->pointers; left; left &= left - 1) {
+        Address value, from;
+        size_t size;
+        unsigned kind, r = 0;
+        memcpy(&value, l->arguments[__builtin_ctzll(left)], sizeof value);
+        if (!value || driver.cuPointerGetAttribute(&kind, 2, value)) continue; /* not a pointer */
+        if (kind != 2 || driver.cuMemGetAddressRange(&from, &size, value)) return NOT_COPIED;
+        while (r < all->count && all->regions[r].from != from) r++;
+        if (r < all->count) continue;
+        all->regions[all->count++] = (struct region){from, size, all->bytes};
+        all->bytes += (size + 255) / 256 * 256;
+        if (all->bytes > MOST_COPIED) return TOO_LARGE;
+    }
+    return SAME;
+}
+
+/* Put arguments in place that point to the copies at an address. */
+static void rebased(const struct kernel *k, const struct launch *l, const struct copies *all, Address to,
+                    Address *values, void **arguments) {
+    for (uint32_t p = 0; p < k->parameters; p++) {
+        arguments[p] = l->arguments[p];
+        if (!(k->pointers >> p & 1)) continue;
+        memcpy(&values[p], l->arguments[p], sizeof *values);
+        for (unsigned r = 0; r < all->count; r++)
+            if (values[p] - all->regions[r].from < all->regions[r].size) {
+                values[p] += to + all->regions[r].at - all->regions[r].from;
+                arguments[p] = &values[p];
+                break;
+            }
+    }
+}
+
+static CUresult launched(Handle f, const struct config *c, const uint32_t *grid, unsigned shared, void **arguments) {
+    return driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], c->block[0], c->block[1], c->block[2], shared, c->stream,
+                                 arguments, NULL);
+}
+
+/* Return whether two copies are the same. */
+static enum check compared(Address a, Address b, size_t bytes, Handle stream) {
+    char *held = malloc(2 * COMPARED);
+    enum check found = held ? SAME : FAILS;
+    for (size_t at = 0; at < bytes && found == SAME; at += COMPARED) {
+        size_t part = bytes - at < COMPARED ? bytes - at : COMPARED;
+        if (driver.cuMemcpyDtoHAsync(held, a + at, part, stream) ||
+            driver.cuMemcpyDtoHAsync(held + COMPARED, b + at, part, stream))
+            found = FAILS;
+        if (found == SAME && !is_idle(stream)) return FAILS; /* it may still write to what is held */
+        if (found == SAME && memcmp(held, held + COMPARED, part)) found = DIFFERS;
+    }
+    free(held);
+    return found;
+}
+
+static enum check on_copies(const struct kernel *k, const struct launch *l, const struct shape *s, Handle form,
+                            uint32_t own, unsigned shared) {
+    const struct config *c = &l->c;
+    struct copies all = {0};
+    enum check found = find_regions(k, l, &all);
+    if (found || !all.count) return found ? found : NOT_COPIED;
+    uint32_t blocks = blocks_of(c), first = 0, grid[3];
+    Address held = 0, values[64], counter, never = self.at + (Address)((char *)&self.page->never - (char *)self.page);
+    void *arguments[k->parameters + 6];
+    memcpy(grid, c->grid, sizeof grid);
+    if (driver.cuMemAlloc(&held, 2 * all.bytes + 256)) return TOO_LARGE;
+    Address other = held + all.bytes;
+    counter = other + all.bytes;
+    CUresult result = driver.cuMemsetD32Async(counter, 0, 1, c->stream);
+    for (int turn = 0; turn < 2; turn++) {
+        /* The second turn runs the whole kernel twice: does it always do the same? */
+        for (unsigned r = 0; r < all.count; r++)
+            result |= driver.cuMemcpyDtoDAsync(held + all.regions[r].at, all.regions[r].from, all.regions[r].size, c->stream);
+        result |= driver.cuMemcpyDtoDAsync(other, held, all.bytes, c->stream);
+        rebased(k, l, &all, held, values, arguments);
+        result |= launched(l->f, c, c->grid, c->shared, arguments);
+        rebased(k, l, &all, other, values, arguments);
+        for (int axis = 0; axis < 3; axis++) arguments[k->parameters + axis] = &grid[axis];
+        arguments[k->parameters + 3] = s->kind == 2 ? (void *)&counter : (void *)&first;
+        arguments[k->parameters + 4] = &never;
+        arguments[k->parameters + 5] = &own;
+        if (turn)
+            result |= launched(l->f, c, c->grid, c->shared, arguments);
+        else if (s->kind == 2)
+            result |= launched(form, c, (uint32_t[]){s->size < blocks ? s->size : blocks, 1, 1}, shared, arguments);
+        else
+            for (uint32_t part = (blocks + 2) / 3; first < blocks; first += part)
+                result |= launched(form, c, (uint32_t[]){part < blocks - first ? part : blocks - first, 1, 1}, shared, arguments);
+        enum check one = result || !is_idle(c->stream) ? FAILS : compared(held, other, all.bytes, c->stream);
+        if (one == FAILS || (!turn && one == SAME)) {
+            found = one;
+            break;
+        }
+        found = turn && one == DIFFERS ? CHANGES : DIFFERS;
+    }
+    if (!driver.cuStreamQuery(c->stream)) driver.cuMemFree(held); /* else it may still write there */
+    return found;
+}
+
+/* Return whether a form may be used; the first time, try it. */
+static int is_checked(struct kernel *k, const struct launch *l, const struct shape *s, Handle form, uint32_t own,
+                      unsigned shared) {
+    uint32_t bit = 1u << (s->kind - 1);
+    if (k->checked & bit) return 1;
+    if (!(k->forms & bit)) return 0;
+    if (!is_idle(l->c.stream)) {
+        /* What precedes may wait for this very thread: the form can be tried another time. */
+        count(LATE), k->late++;
+        return 0;
+    }
+    gate();
+    int mode = relaxed(2);
+    enum check found = on_copies(k, l, s, form, own, shared);
+    relaxed(mode);
+    if (found == SAME) {
+        k->checked |= bit;
+        return 1;
+    }
+    uint32_t report[4] = {k->module->id, k->number, s->kind, found};
+    k->forms &= ~bit;
+    ask(FAILED, report, sizeof report, NULL, 0, NULL, NULL, 0);
+    return 0;
+}
+
 /* Run a kernel in parts; return -1 if it has to be launched whole, as nothing has begun. */
-static CUresult in_parts(struct kernel *k, const struct launch *l, const struct shape *s) {
+static CUresult in_parts(struct kernel *k, const struct launch *l, struct shape *s) {
     const struct config *c = &l->c;
     uint32_t blocks = blocks_of(c), first = 0, workers = s->kind == 2, grid[3];
     /* The number that workers have taken lies behind the kernel's own dynamic shared memory. */
@@ -284,6 +432,7 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, const struct 
     Handle f = form_of(k, s->kind, shared);
     if (!f) return -1;
     await_last();
+    if (!is_checked(k, l, s, f, own, shared)) return s->final = 0, count(REFUSED), -1;
     int lane = lane_of(c->stream);
     if (lane < 0) return -1;
     struct lane *of = &self.area->lanes[lane];

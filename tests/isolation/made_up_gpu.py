@@ -204,6 +204,32 @@ class MadeUpGpu:
             lambda: ctypes.memmove(to, bytes(self.memory.device[at : at + size]), size),
         )
 
+    def cuMemcpyDtoDAsync(self, to, at, size, stream):
+        def copy():
+            self.memory.device[to : to + size] = self.memory.device[at : at + size]
+
+        self._enqueue(stream, copy)
+
+    def cuMemGetAddressRange(self, to, size, at):
+        found = self._allocation(at)
+        if found is None:
+            return INVALID_VALUE
+        _put(to, found)
+        _put(size, self.allocated[found])
+        return 0
+
+    def cuPointerGetAttribute(self, to, attribute, at):
+        host = any(start <= at - _HOST_AT < end for start, end in self.memory.mapped.items())
+        if not host and self._allocation(at) is None:
+            return INVALID_VALUE
+        _put(to, 1 if host else 2, "I")
+        return 0
+
+    def _allocation(self, at):
+        """Return where the allocation of an address begins."""
+        spans = self.allocated.items()
+        return next((start for start, size in spans if start <= at < start + size), None)
+
     def cuMemsetD32Async(self, at, value, count, stream):
         data = struct.pack("=I", value & 0xFFFFFFFF) * count
 

@@ -32,13 +32,15 @@ from dovetail.isolation.interception import (
     environment,
     library,
 )
-from dovetail.isolation.server import COUNTS, Page, SchedulerServer, status
+from dovetail.isolation.server import _OUTCOMES, COUNTS, Page, SchedulerServer, status
 from tests.executor.waiting import LIMIT_S, wait_until
 from tests.isolation import made_up_gpu
 from tests.isolation.any_form import AnyForm
 from tests.isolation.cuda_kernels import KERNELS
-from tests.isolation.made_up_client import Work
+from tests.isolation.made_up_client import Task, Work
 from tests.isolation.made_up_herd import answers
+from tests.isolation.nvrtc import compiled
+from tests.isolation.running import DATA_AT, Case
 from tests.isolation.tasks import task as _task
 from tests.isolation.test_images import container
 
@@ -127,6 +129,29 @@ def _forms(done):
     return {name.partition("__dovetail_")[2] or "whole" for name in done["launches"]}
 
 
+class BrokenSlices(AnyForm):
+    """A scheduler whose slices all run the first of their blocks."""
+
+    def _prepare(self, image, architecture):
+        made = super()._prepare(image, architecture)
+        added = "add.u32 %dovetail_block, %dovetail_block, %dovetail_rest;"
+        assert added in made.text
+        return replace(made, text=made.text.replace(added, ""))
+
+
+# Which thread gets which place is up to the GPU.
+_VARYING = Task(
+    "varying",
+    compiled(
+        """extern "C" __global__ void k(int* y) {
+        y[1 + atomicAdd(y, 1)] = threadIdx.x + blockDim.x * blockIdx.x; }"""
+    ).encode(),
+    Case((4, 1, 1), (16, 1, 1), bytes(4 * 65), (DATA_AT,)),
+    (True,),
+    b"",
+)
+
+
 class TestOneClient:
     @pytest.mark.parametrize("way", ["address", "dlsym", "linked"])
     @pytest.mark.parametrize("call", ["cuLaunchKernel", "cuLaunchKernelEx"])
@@ -169,6 +194,48 @@ class TestOneClient:
             "workers are not proven on sm_90",
             "slices with vote are not proven on sm_90",
         }
+
+    def test_a_form_that_is_wrong_on_copies_is_not_used(self, serve, client):
+        server, found = serve(BrokenSlices, forms=("slices",), sizes=(2,)), {}
+        running = client(Work((_task("update_in_place"),), 12, pause_s=0.05))
+
+        def told():
+            found.update(server.status()["escapes"])
+            return found
+
+        wait_until(told, "the wrong form is listed")
+        done, _ = _done(running)
+        assert done["wrong"] == []
+        assert found == {"k: slices": _OUTCOMES[4]}
+        launches = server.status()["launches"]
+        # The check itself launches one form in three parts.
+        assert (done["launches"]["k__dovetail_slices"], launches["isolated"]) == (3, 0)
+        assert done["allocated"] == 1
+
+    @pytest.mark.parametrize("outcome", [1, 3])
+    def test_a_kernel_that_cannot_be_compared_is_not_cut(self, serve, client, outcome):
+        server, found = serve(forms=("slices",), sizes=(2,)), {}
+        # Memory that nobody has allocated, or results that are up to the GPU.
+        elsewhere = replace(_VARYING.case, arguments=(900_000,))
+        task = _VARYING if outcome == 3 else replace(_VARYING, case=elsewhere, pointers=(False,))
+        running = client(Work((task,), 12, pause_s=0.05))
+
+        def told():
+            found.update(server.status()["escapes"])
+            return found
+
+        wait_until(told, "the kernel is listed")
+        _done(running)
+        assert found == {"k: slices": _OUTCOMES[outcome]}
+        assert server.status()["launches"]["isolated"] == 0
+
+    def test_each_form_is_checked_once(self, serve, client):
+        server = serve(forms=("slices", "workers"), sizes=(5,))
+        done, _ = _done(client(Work((_task("three_dimensions"),), 12)))
+        launches = server.status()["launches"]
+        assert (done["wrong"], launches["isolated"]) == ([], 12)
+        # A whole one beside each form's first use.
+        assert done["launches"]["k"] == 2
 
     def test_what_it_allocated_and_loaded_is_freed(self, serve, client):
         serve()
@@ -346,7 +413,7 @@ class TestHostileClients:
         server = serve()
         with socket.socket(socket.AF_UNIX) as joined:
             joined.connect(str(place / "socket"))
-            joined.sendall(struct.pack("=IIIII", 1, 12, 1, 1, os.getpid()))
+            joined.sendall(struct.pack("=IIIII", 1, 12, server_module.VERSION, 1, os.getpid()))
             _, (page,), _, _ = socket.recv_fds(joined, 4, 1)
             with pytest.raises(PermissionError):
                 os.ftruncate(page, size)
@@ -393,6 +460,14 @@ class TestModules:
         assert "variable total" in made.escapes["k: slices"]
         # One that a kernel does not name does no harm.
         assert self._prepared(place, text.encode()).kernels[0].forms
+
+    def test_what_cannot_be_tried_on_copies_has_no_forms(self, place):
+        text = _task("update_in_place").image.decode()
+        made = self._prepared(
+            place, text.replace(".param .u64 k_param_0", ".param .b8 k_param_0[8]", 1).encode()
+        )
+        assert not made.kernels[0].forms
+        assert "structure" in made.escapes["k: workers"]
 
     @pytest.mark.parametrize(
         ("image", "why"),

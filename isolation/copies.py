@@ -1,0 +1,92 @@
+"""Decides whether a kernel can be tried on copies of its memory, before a form of it is used.
+
+The interception library runs a form and the whole kernel once each on copies of the memory that the
+arguments point to, and compares them. This needs arguments that show all memory the kernel reaches:
+pointers that stand alone, and no addresses that it loads from memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dovetail.isolation.ptx import Function, Module, Statement
+
+MOST_PARAMETERS: Final = 64
+"""Pointers are told to the library as bits of a number."""
+
+_PARAMETER: Final = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)\b(?!.*\[)")
+_NAME: Final = re.compile(r"%?[A-Za-z_$][\w$]*")
+_TEXTURES: Final = re.compile(r"tex|tld4|txq|su(?:ld|st|red|q)|istypep")
+_ELSEWHERE: Final = ("shared", "local", "param", "shared::cta", "const")
+
+
+def pointers(kernel: Function) -> int:
+    """Return the parameters that may be pointers, as bits."""
+    return sum(1 << place for place, text in enumerate(kernel.parameters) if _bits(text) == 64)
+
+
+def why_not_on_copies(module: Module, kernel: Function) -> str:
+    """Return why a kernel cannot be tried on copies of its memory, empty if it can."""
+    if len(kernel.parameters) > MOST_PARAMETERS:
+        return f"it has more than {MOST_PARAMETERS} parameters"
+    if not all(map(_bits, kernel.parameters)):
+        return "it takes a structure, which may hold pointers"
+    for one in kernel.body:
+        if one.family == "call":
+            return "it calls functions"
+        if _TEXTURES.fullmatch(one.family):
+            return "it uses textures or surfaces"
+    return "it loads addresses from memory" if _loads_addresses(kernel) else ""
+
+
+def _bits(parameter: str) -> int:
+    """Return the size of a plain parameter, 0 for a structure."""
+    return int(found[1]) if (found := _PARAMETER.search(parameter)) else 0
+
+
+def _loads_addresses(kernel: Function) -> bool:
+    """Return whether an address may come from memory: as 64 bits, or put together from 32."""
+    loaded: set[str] = set()  # numbers from memory, such as indices
+    addresses: set[str] = set()  # what may be an address from memory
+    before = (-1, -1)
+    while before != (len(loaded), len(addresses)):
+        before = (len(loaded), len(addresses))
+        for one in kernel.body:
+            no_result = len(one.operands) < 2 or one.operands[0].startswith("[")
+            if one.opcode.startswith(".") or no_result:
+                continue
+            results = _NAME.findall(one.operands[0])
+            sources = {name for text in one.operands[1:] for name in _NAME.findall(text)}
+            if _reads_memory(one):
+                (addresses if _width(one) == 64 else loaded).update(results)
+            elif sources & addresses:
+                (loaded if _narrows(one) else addresses).update(results)
+            elif sources & loaded:
+                packed = one.family == "mov" and one.operands[1].startswith("{")
+                (addresses if packed and _width(one) == 64 else loaded).update(results)
+    return any(
+        name in addresses
+        for one in kernel.body
+        if one.opcode and not one.opcode.startswith(".") and not any(map(one.has, _ELSEWHERE))
+        for text in one.operands
+        if text.startswith("[")
+        for name in _NAME.findall(text)
+    )
+
+
+def _reads_memory(one: Statement) -> bool:
+    return one.family in ("ld", "ldu", "atom") and not one.has("param")
+
+
+def _width(one: Statement) -> int:
+    found = re.search(r"\.[busf](\d+)$", one.opcode)
+    return int(found[1]) if found else 64
+
+
+def _narrows(one: Statement) -> bool:
+    """Return whether a result has fewer than 64 bits."""
+    kinds = re.findall(r"\.[busf](\d+)", one.opcode)
+    if one.family == "setp":
+        return True
+    return bool(kinds) and int(kinds[0]) < 64 and not one.has("wide")
