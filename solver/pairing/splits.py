@@ -218,7 +218,8 @@ class SplitValues(PairValues):
         self._minimised = gain == "slowdown"
         self._power = np.zeros((0, 0, 0)) if power_w is None else power_w
         self._per_watt = 0.0
-        self._bonus = self._surplus = self._most = np.zeros(0)
+        self._bonus = self._surplus = self._most = self._left = np.zeros(0)
+        self._below = 1.0
         self._memory_limit = float(memory_limit)
         self._jobs = (
             of_job,
@@ -329,9 +330,9 @@ class SplitValues(PairValues):
             bonus=bonus,
             surplus=surplus,
             most=most,
-            left=np.zeros(0),
+            left=self._left[ordered] if len(self._left) else self._left,
             runs=running[ordered],
-            below=0.0,
+            below=self._below,
             scale=scale,
             room=room_of(weight[jobs], bonus, per_watt, scale),
         )

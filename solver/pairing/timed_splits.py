@@ -49,11 +49,7 @@ class ShorteningSplits(SplitValues):
 
     def __init__(self, left: Floats, shorter_by: float, **arguments: Any) -> None:  # noqa: ANN401
         super().__init__(**arguments)
-        self._left = left
-        self._below = 1 - shorter_by
-
-    def by_kinds(self, jobs: Ints, scale: float) -> None:  # noqa: D102
-        return None
+        self._left, self._below = left, 1 - shorter_by
 
     def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
         return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))

@@ -20,6 +20,8 @@ from dovetail.instances.instance import Instance
 from dovetail.solver.matching import table_pairs as module
 from dovetail.solver.matching.exact_pairs import best_matching
 from dovetail.solver.matching.table_pairs import best_on_tables, table_pairs
+from dovetail.solver.pairing import splits
+from dovetail.solver.pairing.compilation import compiled
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.types import Limits
 from tests.data import small
@@ -136,7 +138,7 @@ def test_the_least_cost_of_each_job_in_pairs():
 
 @pytest.mark.parametrize("objective", ["jct", "completion"])
 @pytest.mark.parametrize("options", [{}, {"running": 0.3, "margin": 0.1, "weighted": True}])
-def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, options):
+def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, options, monkeypatch):
     instance = generate(150, seed=4, workloads=25, gangs=False, **options)
     values = table_pairs(values_of(instance, objective)).pairs
     jobs, scale = np.arange(1, 150, 2), 2.0**29 / values.largest
@@ -146,6 +148,14 @@ def test_kernels_round_the_values_of_pairs_that_depend_on_ends(objective, option
     assert np.abs(fixed - units).max() <= 1  # times of the price are looked up in another order
     assert np.array_equal(joined, (~np.isnan(matrix)).sum(axis=1))
     assert np.nanmax(np.abs(np.asarray(values))) <= values.largest
+
+    monkeypatch.setattr(splits, "LEAST_JOBS", 0)
+    monkeypatch.setattr(splits, "suits", lambda jobs, kinds, splits: True)
+    by_kinds = values.by_kinds(jobs, scale)
+    assert (by_kinds is not None) == (objective == "jct")
+    if by_kinds is not None:
+        first, second = np.divmod(np.arange(len(jobs) ** 2), len(jobs))
+        assert np.array_equal(by_kinds.values(first, second, compiled), fixed.ravel())
 
 
 @pytest.mark.parametrize(
