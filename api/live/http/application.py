@@ -25,7 +25,7 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.http.connections import Tokens
 from dovetail.live.http.faults import KEY_HEADER, Fault, fault_of
-from dovetail.live.http.guards import Bodies, Ends, Gate, Lanes, SmallBodies, answer
+from dovetail.live.http.guards import Bodies, Gate, JobEnds, Lanes, SmallBodies, answer
 from dovetail.live.http.logs import RankOutput, followed, last_lines, require_own, written
 from dovetail.live.http.prometheus import exposition
 from dovetail.live.http.requests import (
@@ -69,7 +69,7 @@ def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI
     made.state.ending = threading.Event()
     made.state.bodies = Bodies()
     if api is not None:
-        made.state.ends = Ends(api, made.state.ending.is_set)
+        made.state.ends = JobEnds(api, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(Lanes)
@@ -307,8 +307,8 @@ def _json(data: object) -> Response:
     return Response(to_json(data), media_type="application/json")
 
 
-def _ends(request: Request) -> Ends:
-    found: Ends = request.app.state.ends
+def _ends(request: Request) -> JobEnds:
+    found: JobEnds = request.app.state.ends
     return found
 
 

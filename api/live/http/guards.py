@@ -112,7 +112,7 @@ class Bodies:
                 return await run_in_threadpool(made, body)
 
 
-class Ends:
+class JobEnds:
     """Waits until jobs end, with one poll per job for all requests that wait for it.
 
     Parameters
