@@ -32,6 +32,7 @@ from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.joins import Joins, There, latency_of
+from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.queue_columns import QueueColumns
 from dovetail.solver.policies.state import State
 from dovetail.solver.policies.state_round import Host
@@ -46,10 +47,10 @@ _TOLERANCE = 1e-9
 
 
 class Seat(NamedTuple):
-    """A waiting job that starts: its position, and its GPU and share."""
+    """A waiting job that starts: its position, its GPUs and its share there."""
 
     job: int
-    gpu: int
+    gpus: tuple[int, ...]
     share: int
 
 
@@ -117,12 +118,16 @@ def direct_starts(
     if plan is None or not _parts_are_proven(beside, plan):
         return _UNKNOWN
     more = _added_by_gangs(round_, beside, on_idle, plan, len(idle))
-    least = -plan.slack - _TOLERANCE * (1 + abs(plan.value))
-    if any(adds >= least for adds in more.values()):
-        most = sum(max(0.0, adds) for adds in more.values())
-        never = [k for k, adds in more.items() if most - max(0.0, adds) + adds < least]
-        return Starts(None, never=frozenset(never))
-    return Starts(list(_seats(draft, hosts, idle, beside, on_idle, plan)), plan.value)
+    if all(adds < plan.least for adds in more.values()):
+        seats = _seats(draft, hosts, idle, beside, on_idle, plan)
+        return Starts([Seat(job, (gpu,), share) for job, gpu, share in seats], plan.value)
+    most = sum(max(0.0, adds) for adds in more.values())
+    if on_idle is not None:
+        found = _with_gangs_alone(draft, round_, hosts, beside, on_idle, more)
+        if found is not None and found.value >= plan.value + most + plan.least + 2 * plan.slack:
+            return found
+    never = [k for k, adds in more.items() if most - max(0.0, adds) + adds < plan.least]
+    return Starts(None, never=frozenset(never))
 
 
 def _suits(
@@ -213,8 +218,8 @@ class _OnIdle(NamedTuple):
         The least price of a GPU second.
     work_s : (jobs,) float
         When each ends alone.
-    alone : (jobs,) float
-        The worth of jobs of one GPU.
+    whole, alone : (jobs,) float
+        What each is worth alone on as many as it needs, and only of those of one GPU.
     pair, split : (jobs, jobs)
         The worth of pairs of such jobs, the first before the second, and the best split.
     share : (splits, 2) int
@@ -225,6 +230,7 @@ class _OnIdle(NamedTuple):
 
     gpu_price: float
     work_s: Floats
+    whole: Floats
     alone: Floats
     pair: Floats
     split: Ints
@@ -245,8 +251,8 @@ class _OnIdle(NamedTuple):
         def price(end: Floats) -> Floats:
             return np.maximum(forecast.from_idle(end, gpu_price), 0.0)
 
-        alone = jobs.weight * (due - work) + rent - price(work)
-        may = of_round.single & (memory <= room) & (of_round.accepted >= 1)
+        alone = jobs.weight * (due - work) + rent - jobs.workers * price(work)
+        may = (memory <= room) & (of_round.accepted >= 1)
         alone = np.where(may, alone, -np.inf)
         pairs = book.together(model)
         cell = np.ix_(np.arange(2), np.arange(len(pairs.share)), jobs.workload, jobs.workload)
@@ -283,7 +289,8 @@ class _OnIdle(NamedTuple):
         worth = worth if len(worth) else nothing
         split = worth.argmax(axis=0)
         pair = np.take_along_axis(worth, split[None], axis=0)[0]
-        return cls(gpu_price, work, alone, pair, split, pairs.share, gain, end)
+        one = np.where(of_round.single, alone, -np.inf)
+        return cls(gpu_price, work, alone, one, pair, split, pairs.share, gain, end)
 
 
 class _Plan(NamedTuple):
@@ -301,6 +308,11 @@ class _Plan(NamedTuple):
     idle_price: float
     host_price: Floats
     job_price: Floats
+
+    @property
+    def least(self) -> float:
+        """The least that a gang must be worth beyond its prices to be of use."""
+        return -self.slack - _TOLERANCE * (1 + abs(self.value))
 
 
 def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
@@ -470,6 +482,35 @@ def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
     return True
 
 
+def _with_gangs_alone(
+    draft: Draft,
+    of_round: _Round,
+    hosts: Sequence[Host],
+    beside: _Beside,
+    on_idle: _OnIdle,
+    more: Mapping[int, float],
+) -> Starts | None:
+    """Return a plan in which gangs that add to the best one without them start alone."""
+    trial, jobs, value = draft.copy(), of_round.jobs, 0.0
+    alone, seats = on_idle.whole, list[Seat]()
+    for gang in sorted(more, key=more.__getitem__, reverse=True):
+        job = jobs.jobs[gang]
+        gpus = idle_gpus(trial, job) if more[gang] > 0 and alone[gang] > 0 else None
+        if gpus is not None:
+            trial.start(job, gpus)
+            seats.append(Seat(gang, tuple(gpus), NO_CAP))
+            value += float(alone[gang])
+    if not seats:
+        return None
+    idle = trial.idle_gpus()
+    rest = _best(beside, on_idle if idle else None, len(idle))
+    if rest is None:
+        return None
+    found = _seats(trial, hosts, idle, beside, on_idle, rest)
+    seats += [Seat(job, (gpu,), share) for job, gpu, share in found]
+    return Starts(seats, value + rest.value)
+
+
 class _GangSeats(NamedTuple):
     """GPUs on which a worker of a gang could start, alike in each of n rows.
 
@@ -509,11 +550,9 @@ def _added_by_gangs(
     found = {}
     for gang in np.flatnonzero(~of_round.single).tolist():
         workers = int(jobs.workers[gang])
-        parts = []
-        if beside.there is not None and beside.joins is not None:
-            parts.append(_beside_hosts(beside.there, beside.joins, plan, gang))
-        if on_idle is not None:
-            parts.append(_on_idle_gpus(jobs, on_idle, plan, gang, idle))
+        with_hosts = _beside_hosts(beside, plan, gang)
+        on_gpus = _on_idle_gpus(jobs, on_idle, plan, gang, idle) if on_idle is not None else None
+        parts = [each for each in (with_hosts, on_gpus) if each is not None]
         if not parts:
             break
         seats = _GangSeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -537,13 +576,20 @@ def _added_by_gangs(
     return found
 
 
-def _beside_hosts(there: There, joins: Joins, plan: _Plan, gang: int) -> _GangSeats:
+def _beside_hosts(beside: _Beside, plan: _Plan, gang: int) -> _GangSeats | None:
     """Return the seats of a gang beside running jobs.
 
-    The losses of hosts with several GPUs, and their prices, may be due to others.
+    What a running job of several GPUs loses counts once, and may be due to others. If these are
+    worth no more than its price without this loss, each worker pays for its part.
     """
-    one = there.held == 1
-    adds = np.where(one, joins.lost[:, :, gang] - plan.host_price, 0.0)
+    there, joins = beside.there, beside.joins
+    if there is None or joins is None:
+        return None
+    may = np.isfinite(beside.worth)
+    others = np.where(may, joins.gain + joins.paid - plan.job_price, 0.0).max(axis=0)
+    own = np.maximum(others, 0.0).sum(axis=1) <= plan.host_price
+    one, lost = there.held == 1, joins.lost[:, :, gang]
+    adds = np.where(one, lost - plan.host_price, np.where(own, lost / there.held, 0.0))
     split, host = np.nonzero(~np.isnan(joins.gain[:, :, gang]))
     return _GangSeats(
         there.gpus[host],
@@ -588,19 +634,22 @@ def _seats(
     beside: _Beside,
     on_idle: _OnIdle | None,
     plan: _Plan,
-) -> Iterator[Seat]:
-    """Yield the seats of a plan; GPUs come from the nodes that have the fewest of them."""
+) -> Iterator[tuple[int, int, int]]:
+    """Yield each job of a plan with its GPU and share.
+
+    GPUs come from the nodes that have the fewest of them.
+    """
     free = tightest_first(idle, draft.state.machines.node)
     for jobs in plan.on_idle:
         gpu = next(free)
         if len(jobs) == 1:
-            yield Seat(jobs[0], gpu, NO_CAP)
+            yield jobs[0], gpu, NO_CAP
             continue
         assert on_idle is not None
         shares = on_idle.share[on_idle.split[jobs]].tolist()
-        yield from (Seat(job, gpu, share) for job, share in zip(jobs, shares, strict=True))
+        yield from ((job, gpu, share) for job, share in zip(jobs, shares, strict=True))
     for job in np.flatnonzero(plan.host >= 0).tolist():
         assert beside.joins is not None
         host = plan.host[job]
         gpu = next(tightest_first(hosts[host].gpus, draft.state.machines.node))
-        yield Seat(job, gpu, int(beside.joins.share[beside.split[host, job]]))
+        yield job, gpu, int(beside.joins.share[beside.split[host, job]])

@@ -307,9 +307,9 @@ class Dovetail:
             if wanted in columns.number[list(best.never)]:
                 return None
             if best.seats is not None:
-                for job, gpu, share in best.seats:
+                for job, gpus, share in best.seats:
                     shares = None if share == NO_CAP else (share_of(share),)
-                    draft.start(columns.jobs[job], (gpu,), shares)
+                    draft.start(columns.jobs[job], gpus, shares)
                 return RoundProof(best.value, best.value, 0.0, window.judged)
             idle = draft.idle_total
             hosts, able = worth_joining(state, idle, columns, forecast, hosts, self._book, last_s)
@@ -344,10 +344,10 @@ class Dovetail:
             not lent_s
             and self._timed
             and self.gpu_price == self.energy_price == 0
+            and int(queue.workers.sum()) <= draft.idle_total
             and len(draft.state.machines.gpu_types) == 1
             and draft.state.hosts is None
             and all(job.shares is None and job.mode == 0 for job in draft.state.running.values())
-            and int(queue.workers.sum()) <= draft.idle_total
         )
 
 
