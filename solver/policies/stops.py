@@ -199,13 +199,15 @@ class StopSearch:
             unit = self._together(self._state.running[place[1]])
             if unit.keys() <= passed and self._lawful_s(unit) <= self._state.now:
                 first = min(unit, key=lambda number: self._from_s[number][2])
-                jobs = tuple(self._together(unit[first]).values())
+                jobs = tuple((self._together(unit[first]) if len(unit) > 1 else unit).values())
                 gpus = frozenset([gpu for one in jobs for gpu in one.gpus])
                 yield _StopUnit(jobs, gpus, place)
 
     def _together(self, job: Job) -> dict[int, Job]:
         """Return the jobs of the unit of a running job, by number."""
         unit, at = {job.number: job}, [job]
+        if all(len(self._state.residents[gpu]) == 1 for gpu in job.gpus):
+            return unit
         while at:
             beside = [other for gpu in at.pop().gpus for other in self._state.residents[gpu]]
             at += [other for other in beside if other.number not in unit]
