@@ -38,6 +38,12 @@ _ROOM, _EXACT = 2.5, -0.5
 """Doubled units by which a value may exceed the sum of its parts: it is rounded up, unless all are
 whole."""
 
+_ULPS = 16
+"""Rounding errors of a sum of parts, in units of its last place."""
+
+_LARGEST = 2.0**31
+"""Doubled units that no value exceeds."""
+
 _LANES = 64
 """Bounds that are compared together."""
 
@@ -188,12 +194,13 @@ class KindPairs:
         every = np.arange(len(self))
         raised = potential.copy()
         self.raise_potentials(every, potential, every, price, raised, run)
-        return raised - potential
+        return (raised - potential + 1) // 2
 
     def highest(self, run: KernelCompiler) -> Floats:
         """Return at least the highest value of each job's pairs in units, -inf for none."""
         amount = self._amount(np.zeros(len(self)))
-        return (self._highest_beside(np.arange(len(self)), amount, run) + self.tables.room) / 2
+        rounding = max(self.tables.room, 0.0)
+        return (self._highest_beside(np.arange(len(self)), amount, run) + rounding) / 2
 
     def short(  # noqa: D102
         self,
@@ -208,9 +215,11 @@ class KindPairs:
         found = np.zeros(m, dtype=np.int64)
         partner = np.full((m, room), -1, dtype=np.int64)
         amount = self._amount(potential)
+        magnitude = np.abs(amount[amount > -np.inf]).max(initial=0.0) + _LARGEST
         over_rows(
             run, price_kinds, len(self.tables.row), m, self.tables, self.order, amount,
-            self._highest(amount, run), potential, 2 * price + slack, *nested, found, partner,
+            self._highest(amount, run), potential, 2 * price + slack,
+            _ULPS * float(np.spacing(magnitude)), *nested, found, partner,
         )  # fmt: skip
         return found, partner
 
@@ -346,33 +355,63 @@ def value_of(tables: Tables, i: int, j: int, a: int, b: int) -> tuple[int, int]:
     best = -np.inf
     at = -1
     own, other = i - tables.start[a], j - tables.start[b]
-    x, y = tables.row[a], tables.row[b]
     for p in range(tables.mirror.size):
-        q = tables.mirror[p]
-        if tables.able[a, b, p] <= own or tables.able[b, a, q] <= other:
+        if tables.able[a, b, p] <= own or tables.able[b, a, tables.mirror[p]] <= other:
             continue
-        mine, its = tables.slowdown[x, y, p], tables.slowdown[y, x, q]
-        if tables.minimised:
-            worth = -tables.weight[j] * its - tables.weight[i] * mine
-        else:
-            worth = tables.weight[j] / its + tables.weight[i] / mine
-        if tables.cost.size > 0:
-            worth -= tables.per_watt * tables.power[x, y, p]
-        if worth > best and shortens(tables, i, j, mine, its):
+        worth = worth_at(tables, i, j, a, b, p)
+        if worth > best and shortens(tables, i, j, a, b, p):
             best = worth
             at = p
     if at < 0:
         return FORBIDDEN, -1
-    if tables.bonus.size > 0:
-        best += tables.bonus[i] + tables.bonus[j]
-    return int(np.ceil(best * tables.scale)), at
+    return units(tables, i, j, best), at
 
 
 @kernel
-def shortens(tables: Tables, i: int, j: int, mine: float, its: float) -> bool:
-    """Return whether two jobs end earlier on average at slowdowns (see ``ShorteningSplits``)."""
+def is_best(tables: Tables, i: int, j: int, a: int, b: int, at: int, worth: float) -> bool:
+    """Return whether two jobs may share at a split of this worth, and at no better one."""
+    if not (may_meet(tables, i, j) and shortens(tables, i, j, a, b, at)):
+        return False
+    own, other = i - tables.start[a], j - tables.start[b]
+    for p in range(tables.mirror.size):
+        if tables.able[a, b, p] <= own or tables.able[b, a, tables.mirror[p]] <= other:
+            continue
+        found = worth_at(tables, i, j, a, b, p)
+        better = found >= worth if p < at else found > worth
+        if better and shortens(tables, i, j, a, b, p):
+            return False
+    return True
+
+
+@kernel
+def worth_at(tables: Tables, i: int, j: int, a: int, b: int, p: int) -> float:
+    """Return the value of two jobs of two kinds at a split that they may have."""
+    x, y = tables.row[a], tables.row[b]
+    mine, its = tables.slowdown[x, y, p], tables.slowdown[y, x, tables.mirror[p]]
+    if tables.minimised:
+        worth = -tables.weight[j] * its - tables.weight[i] * mine
+    else:
+        worth = tables.weight[j] / its + tables.weight[i] / mine
+    if tables.cost.size > 0:
+        worth -= tables.per_watt * tables.power[x, y, p]
+    return float(worth)
+
+
+@kernel
+def units(tables: Tables, i: int, j: int, worth: float) -> int:
+    """Return the value of two jobs with their bonus, rounded up to whole units."""
+    if tables.bonus.size > 0:
+        worth += tables.bonus[i] + tables.bonus[j]
+    return int(np.ceil(worth * tables.scale))
+
+
+@kernel
+def shortens(tables: Tables, i: int, j: int, a: int, b: int, p: int) -> bool:
+    """Return whether two jobs end earlier on average at a split (see ``ShorteningSplits``)."""
     if tables.left.size == 0:
         return True
+    x, y = tables.row[a], tables.row[b]
+    mine, its = tables.slowdown[x, y, p], tables.slowdown[y, x, tables.mirror[p]]
     left, other = tables.left[i], tables.left[j]
     end, its_end = mine * left, its * other
     after = other - end / its if end <= its_end else left - its_end / mine
@@ -459,6 +498,7 @@ def price_kinds(
     highest: Floats,
     potential: Ints,
     least: int,
+    error: float,
     parent: Ints,
     total: Ints,
     found: Ints,
@@ -467,12 +507,15 @@ def price_kinds(
     """List the pairs whose doubled value less both potentials is above ``least``.
 
     See ``dense.price_rows``; each pair is in the row of the job that is first in the tables.
+    Doubled values are even: they exceed a bound if, before they are rounded up, they exceed the
+    even number at or below it. So of the many pairs of value equal to their potentials few pass.
+    ``error`` is the largest error of sums of floats.
     """
     room = partner.shape[1]
     m = order.size
     key = np.full((m, room), _LOWEST, np.int64)
     mark = np.full(parent.size, -1, np.int64)
-    theirs = np.empty(m)
+    theirs = np.empty((2, m))
     above = least - tables.room
     for a in range(first, last):
         for b in range(a, tables.row.size):
@@ -484,23 +527,29 @@ def price_kinds(
                 cost = tables.cost[a, b, p] if tables.cost.size > 0 else 0.0
                 begin, able = tables.start[b], tables.able[b, a, q]
                 for j in range(able):
-                    theirs[j] = tables.weight[begin + j] * tables.rate[b, a, q]
-                    theirs[j] += amount[begin + j] - cost
+                    worth = tables.weight[begin + j] * tables.rate[b, a, q]
+                    worth += amount[begin + j] - cost
+                    odd = potential[order[begin + j]] & 1
+                    theirs[0, j] = worth + odd
+                    theirs[1, j] = worth + (1 - odd)
                 for i in range(tables.start[a], tables.start[a] + tables.able[a, b, p]):
                     own = tables.weight[i] * tables.rate[a, b, p] + amount[i] - cost
                     if not own + most > above:
                         continue
                     x = order[i]
                     marked = False
+                    other = theirs[(least + potential[x]) & 1]
                     for j in range(i + 1 - begin if a == b else 0, able):
-                        if not own + theirs[j] > above:
-                            continue
-                        value, split = value_of(tables, i, begin + j, a, b)
-                        if split != p:  # counted at its best split
+                        if not own + other[j] > least - error:
                             continue
                         y = order[begin + j]
+                        worth = worth_at(tables, i, begin + j, a, b, p)
+                        value = units(tables, i, begin + j, worth)
                         short = 2 * value - least - potential[x] - potential[y]
-                        if short > 0 and parent[x] >= 0 and parent[y] >= 0:
+                        # A pair is counted at its best split.
+                        if short <= 0 or not is_best(tables, i, begin + j, a, b, p, worth):
+                            continue
+                        if parent[x] >= 0 and parent[y] >= 0:
                             if not marked:
                                 marked = True
                                 c = parent[x]

@@ -291,7 +291,7 @@ class SplitValues(PairValues):
         return BestSplits(value, split)
 
     def by_kinds(self, jobs: Ints, scale: float) -> KindPairs | None:  # noqa: D102
-        if not can_compile() or len(jobs) <= LEAST_JOBS:
+        if len(jobs) <= LEAST_JOBS:
             return None
         workload, gsla, memory, weight, size, running, allowed = self._jobs
         like = workload[jobs], memory[jobs], running[jobs], *np.packbits(allowed[jobs], axis=1).T

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.solver import best_splits, certificate_errors, match_pairs
 from dovetail.solver.pairing import matching, prices, splits
-from dovetail.solver.pairing.compilation import compiled
+from dovetail.solver.pairing.compilation import compiled, interpreted
 from dovetail.solver.pairing.dense import FORBIDDEN
 from dovetail.solver.pairing.splits import NO_SPLIT, SplitValues
 
@@ -198,6 +198,8 @@ def test_a_class_without_a_matrix_gives_the_same_optimum(seed, monkeypatch):
     found = match_pairs(values, **limits)
     assert (found.status, found.value) == ("optimal", pytest.approx(matrix.value, abs=1e-12))
     assert not certificate_errors(found, values, **limits)
+    monkeypatch.setattr(matching, "quickest", lambda jobs, budget: interpreted)
+    assert np.array_equal(match_pairs(values, **limits).mate, found.mate)
 
     jobs = np.flatnonzero(given.get("size", np.ones(40)) == 1)
     pairs = values.by_kinds(jobs, 2.0**20)
@@ -205,6 +207,38 @@ def test_a_class_without_a_matrix_gives_the_same_optimum(seed, monkeypatch):
     first, second = np.divmod(np.arange(len(jobs) ** 2), len(jobs))
     assert np.array_equal(pairs.values(first, second, compiled), fixed.ravel())
     assert (pairs.highest(compiled) >= np.where(fixed > FORBIDDEN, fixed, -np.inf).max(1)).all()
+
+    potential, price = rng.integers(0, 2**20, len(jobs)), int(rng.integers(2**18))
+    raised = potential + pairs.shortfall(potential, price, compiled)
+    nothing = np.full(len(jobs), -1)
+    for duals, slack in ((raised, 0), (potential, 0), (potential, -(2**18))):
+        count, _ = pairs.short(duals, price, slack, (nothing, nothing), 1, compiled)
+        short = 2 * (fixed.astype(np.int64) - price) - duals - duals[:, None] > slack
+        assert count.sum() == np.triu(short & (fixed > FORBIDDEN), 1).sum()
+        assert duals is potential or not count.any()
+
+
+@pytest.mark.parametrize("given", [{}, {"weight": np.zeros(9)}])
+def test_no_value_is_above_the_highest_by_kinds(given, monkeypatch):
+    monkeypatch.setattr(splits, "LEAST_JOBS", 0)
+    monkeypatch.setattr(splits, "suits", lambda jobs, kinds, splits: True)
+    values = SplitValues(TABLE, np.arange(9) % 2, **given)
+    assert (values.highest(2.0**20) >= np.nanmax(np.asarray(values), axis=1) * 2.0**20).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_thousands_of_jobs_of_few_workloads_by_kinds(weighted):
+    rng = np.random.default_rng(3)
+    n = splits.LEAST_JOBS + 50
+    given = {"slowdown": rng.uniform(1, 3, (2, 2, 3)), "workload": rng.integers(0, 2, n)}
+    if weighted:
+        given["weight"] = rng.uniform(0.5, 2, n)
+    values = SplitValues(**given)
+    assert values.by_kinds(np.arange(n), 1.0) is not None
+    limits = {"gpus": 900, "single_value": given.get("weight", np.ones(n))}
+    found, matrix = match_pairs(values, **limits), match_pairs(np.asarray(values), **limits)
+    assert (found.status, found.value) == ("optimal", pytest.approx(matrix.value, rel=1e-6))
+    assert not certificate_errors(found, values, **limits)
 
 
 TABLE = np.ones((2, 2, 3))
