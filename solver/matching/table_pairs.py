@@ -25,10 +25,6 @@ _LISTED_JOBS = 100
 """Number of jobs up to which listing all groups takes negligible time."""
 
 
-_CELL_BYTES = 7
-"""Bytes of a matching per pair of jobs, measured at 10,000 jobs."""
-
-
 @dataclass(frozen=True)
 class TablePairs:
     """A round of pairs on tables.
@@ -133,10 +129,11 @@ def table_pairs(values: JobValues) -> TablePairs | None:
     tables = pair_tables(values.round, values)
     if tables is None:
         return None
-    require_room(_CELL_BYTES * len(tables.size) ** 2, "tables of all pairs of jobs")
+    gains = _values(tables)
+    require_room(gains.needed_bytes, "the values of all pairs of jobs")
     no_pairs = np.empty((0, 2), dtype=np.int64)
     apart = list_chosen(values.round, values, no_pairs, no_pairs)
-    found = TablePairs(values, tables, _values(tables), apart)
+    found = TablePairs(values, tables, gains, apart)
     most = MOST_GROUPS // len(values.round.machines.node_ids)
     groups, pairs = np.count_nonzero(~np.isnan(found.alone())), found.pairs
     if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:

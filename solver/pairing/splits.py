@@ -44,6 +44,10 @@ _MOST_SPLITS = 255
 _VECTORISED_JOBS = 80
 """Number of jobs up to which numpy is faster than loading numba and its cached code."""
 
+_PAIR_BYTES, _KIND_BYTES = 7, 45
+"""Bytes of a matching for each cell of a matrix, and of a table of kinds at a split, measured at
+10,000 and 20,000 jobs."""
+
 _KINDS_AT_ONCE = 128
 """Rows of a table of thousands of workloads, copied at a time."""
 
@@ -290,15 +294,37 @@ class SplitValues(PairValues):
             split[others, i] = np.append(mirror, NO_SPLIT)[np.minimum(at, len(mirror))]
         return BestSplits(value, split)
 
-    def by_kinds(self, jobs: Ints, scale: float) -> KindPairs | None:  # noqa: D102
+    @property
+    def needed_bytes(self) -> int:
+        """About how much memory a matching takes for the values."""
+        needed = 0
+        for size in np.unique(self._jobs[4]).tolist():
+            jobs = np.flatnonzero(self._jobs[4] == size)
+            kinds = self._kinds(jobs)
+            if kinds is None:
+                needed += _PAIR_BYTES * len(jobs) ** 2
+            else:
+                cells = int(np.count_nonzero(kinds[1])) ** 2 * self._tables[0].shape[2]
+                needed += _KIND_BYTES * cells
+        return needed
+
+    def _kinds(self, jobs: Ints) -> tuple[Ints, Bools] | None:
+        """Return an order of jobs by kind and which begin a kind; None if a matrix is small."""
         if len(jobs) <= LEAST_JOBS:
             return None
-        workload, gsla, memory, weight, size, running, allowed = self._jobs
-        like = workload[jobs], memory[jobs], running[jobs], *np.packbits(allowed[jobs], axis=1).T
-        order = np.lexsort((-gsla[jobs], *like))
+        workload, gsla, memory, _, _, running, allowed = (of[jobs] for of in self._jobs)
+        like = workload, memory, running, *np.packbits(allowed, axis=1).T
+        order = np.lexsort((-gsla, *like))
         new = np.any([np.diff(of[order], prepend=np.nan) != 0 for of in like], axis=0)
-        if not suits(len(jobs), int(np.count_nonzero(new)), self._tables[0].shape[2]):
+        few = suits(len(jobs), int(np.count_nonzero(new)), self._tables[0].shape[2])
+        return (order, new) if few else None
+
+    def by_kinds(self, jobs: Ints, scale: float) -> KindPairs | None:  # noqa: D102
+        kinds = self._kinds(jobs)
+        if kinds is None:
             return None
+        order, new = kinds
+        workload, gsla, memory, weight, size, running, allowed = self._jobs
         ordered = jobs[order]
         first = ordered[new]
         slowdown, bound, mirror = self._tables

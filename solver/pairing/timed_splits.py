@@ -90,7 +90,7 @@ class SavedTimeSplits(SplitValues):
         super().__init__(**arguments)
         self._ends = ends
 
-    def by_kinds(self, jobs: Ints, scale: float) -> None:  # noqa: D102
+    def _kinds(self, jobs: Ints) -> None:
         return None
 
     def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102

@@ -226,6 +226,12 @@ def test_no_value_is_above_the_highest_by_kinds(given, monkeypatch):
     assert (values.highest(2.0**20) >= np.nanmax(np.asarray(values), axis=1) * 2.0**20).all()
 
 
+@pytest.mark.parametrize(("jobs", "mib"), [(2000, 27), (2002, 1), (100_000, 1)])
+def test_the_memory_is_that_of_kinds_where_they_replace_the_matrix(jobs, mib):
+    values = SplitValues(np.ones((20, 20, 3)), np.arange(jobs) % 20)
+    assert values.needed_bytes < mib * 2**20
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_thousands_of_jobs_of_few_workloads_by_kinds(weighted):
     rng = np.random.default_rng(3)
