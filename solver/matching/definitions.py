@@ -67,9 +67,12 @@ class Definition:
     ----------
     pairs_only : bool
         Whether at most two jobs may share a GPU.
+    relative : bool
+        Whether only starting jobs have a value.
     """
 
     pairs_only: bool = False
+    relative: bool = False
 
     def __init__(self, values: JobValues, before: Occupancy) -> None:
         self.round = values.round
@@ -158,6 +161,8 @@ class _RatesOverRemaining(_Rates):
 class _SavedTime(_Rates):
     """``completion``."""
 
+    relative = True
+
     def __init__(self, values: JobValues, before: Occupancy) -> None:
         super().__init__(values, before)
         self._forecast = forecast = AloneForecast(before)
@@ -172,7 +177,7 @@ class _SavedTime(_Rates):
                 self._rent[k] = job.workers * forecast.price(self._end_s[k])
 
     def now(self, jobs: Sequence[int]) -> list[float]:
-        return [0.0] * len(jobs)  # only starting jobs have a value
+        return [0.0] * len(jobs)
 
     def alone(self, seats: SeatColumns, slowdown: Floats, share: Ints) -> Floats:
         end = slowdown * self._left_s[seats.job]
@@ -213,7 +218,7 @@ class _OfClass(Definition):
 
     def __init__(self, values: JobValues, before: Occupancy) -> None:
         super().__init__(values, before)
-        self.pairs_only = values.pairs_only
+        self.pairs_only, self.relative = values.pairs_only, values.relative
         # A job that may be joined has equal GPUs.
         self._class = np.zeros(len(self.jobs), dtype=np.int64)
         classes = self.round.classes
@@ -226,7 +231,7 @@ class _OfClass(Definition):
         return np.asarray(self.values.gain(job, slowdown, self.model))
 
     def now(self, jobs: Sequence[int]) -> list[float]:
-        return [0.0] * len(jobs) if self.values.relative else super().now(jobs)
+        return [0.0] * len(jobs) if self.relative else super().now(jobs)
 
     def alone(self, seats: SeatColumns, slowdown: Floats, share: Ints) -> Floats:
         power_w = self.round.power_alone[seats.job]

@@ -130,8 +130,11 @@ class _Reading:
         return [job for job, decided in jobs if job.running and not decided]
 
     def _left_out(self) -> Iterator[str]:
-        """Find running jobs without a decision that a job could join."""
-        joined = self.pairs.partnered
+        """Find running jobs without a decision that a job could join.
+
+        If only starting jobs have a value, a job that would join at a loss may as well wait.
+        """
+        joined = self.pairs.worth_more(0.0 if self.definition.relative else -np.inf)
         for job in self._undecided():
             if joined[self.index[job.id]]:
                 yield f"{job.id} runs and could be joined, but was left out"
@@ -570,12 +573,14 @@ class _PairWorths:
         ends = np.append(first, second), np.append(second, first)
         return sp.csr_array((np.append(value, value), ends), shape=(self._jobs, self._jobs))
 
-    @property
-    def partnered(self) -> Bools:
-        """Which jobs have a pair, (jobs,)."""
+    def worth_more(self, least: float) -> Bools:
+        """Return which jobs have a pair that is worth more, (jobs,)."""
         if self._full is not None:
-            return np.asarray((self.matrix > -np.inf).any(axis=1))
-        return np.asarray(np.diff(self.matrix.indptr) > 0)
+            return np.asarray((self.matrix > least).any(axis=1))
+        row = np.repeat(np.arange(self._jobs), np.diff(self.matrix.indptr))
+        found = np.zeros(self._jobs, dtype=bool)
+        found[row[self.matrix.data > least]] = True
+        return found
 
 
 def _best(first: Ints, second: Ints, value: Floats) -> tuple[Ints, Ints, Floats]:
