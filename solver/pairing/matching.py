@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,17 @@ from dovetail.solver.pairing.compilation import (
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gang_options import options_left, pair_values
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
-from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.kinds import LEAST_JOBS
 from dovetail.solver.pairing.prices import PriceStart, known, sampled
 from dovetail.solver.pairing.result import Certificate, Dual, Matching, Prices
-from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
+from dovetail.solver.pairing.size_class import (
+    NOT_ALONE,
+    ClassData,
+    ClassStart,
+    SizeClass,
+    Tangent,
+    exact_sum,
+)
 from dovetail.solver.pairing.splits import SplitValues, best_splits
 from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
 
@@ -383,3 +390,48 @@ def _prices(whole: Rounded, search: SearchState, n: int) -> Prices:
         gpu = max(gpu, t.price / (c.size * whole.gpus_per_unit * whole.scale))
     pairs = [c.nodes[np.array(ends)] for c, ends in zip(whole.classes, search.likely, strict=False)]
     return Prices(gpu, job, partner, np.concatenate(pairs, axis=1) if pairs else None)
+
+
+def greedy_partners(
+    classes: Sequence[ClassData],
+    edges: Sequence[tuple[Ints, Ints, Ints]],
+    limit: int,
+    run: KernelCompiler,
+) -> list[Ints]:
+    """Take groups by value per GPU: groups with the most required jobs first."""
+    offsets = np.cumsum([0, *(len(c.nodes) for c in classes)])
+    columns: list[tuple[Ints, ...]] = []
+    for c, (first, second, weight), offset in zip(classes, edges, offsets, strict=False):
+        alone = np.flatnonzero(c.single > NOT_ALONE)
+        a = np.concatenate([first, alone])
+        b = np.concatenate([second, alone])
+        must = c.rest < 0
+        covers = must[a].astype(np.int64) + (must[b] & (a != b))
+        value = np.concatenate([weight, c.single[alone]])
+        columns.append((a + offset, b + offset, covers, value, np.full(len(a), c.size)))
+    a, b, covers, value, size = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    order = np.lexsort((-value / size, -covers))
+    partner = np.full(int(offsets[-1]), -1, dtype=np.int64)
+    run(take_in_order)(order, a, b, covers, value, size, limit, partner)
+    return [np.where(partner[i:j] >= 0, partner[i:j] - i, -1) for i, j in pairwise(offsets)]
+
+
+@kernel
+def take_in_order(
+    order: Ints,
+    a: Ints,
+    b: Ints,
+    covers: Ints,
+    value: Ints,
+    size: Ints,
+    limit: int,
+    partner: Ints,
+) -> None:
+    """Take every group that still fits, in order, if it has a value or covers a required job."""
+    left = limit
+    for e in order:
+        fits = partner[a[e]] < 0 and partner[b[e]] < 0 and size[e] <= left
+        if fits and (value[e] > 0 or covers[e] > 0):
+            partner[a[e]] = b[e]
+            partner[b[e]] = a[e]
+            left -= size[e]

@@ -156,7 +156,7 @@ WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 KEEP = """
     import numpy as np
     from dovetail.solver.pairing import compilation
-    from dovetail.solver.pairing.greedy import take_in_order
+    from dovetail.solver.pairing.matching import take_in_order
 
     before = compilation.is_kept()
     one, none = np.ones(1, np.int64), np.full(1, -1)
