@@ -117,7 +117,7 @@ class Looking:
                     np.array([of[c] for c in cells]) for of in (table.slowdown, table.upper)
                 )
                 kept = (upper <= (job.gsla, host.gsla)).all()  # not where they are unknown
-                if cells[0] not in state.seen and kept and draft.has_room(gpu, job):
+                if not state.has_seen(cells[0]) and kept and draft.has_room(gpu, job):
                     error = np.clip(upper - slowdown, 1e-6, 5.0) / QUANTILE
                     concerned = waiting[job.workload] * waiting[host.workload] + 1
                     yield self._rank(slowdown, error, concerned), Start(job, (gpu,))

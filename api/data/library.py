@@ -46,6 +46,8 @@ def library(options: Namespace) -> int:
         data = {name: entry.to_data() for name, entry in entries.items()}
         view = partial(text_rows, [(name, entry.title) for name, entry in entries.items()])
         print_either(options, data, view)
+    elif name not in entries:
+        raise shipped.not_shipped(name, entries, "an instance or a data set")
     elif name not in shipped.DATA_SETS.manifest:
         write_made(options, shipped.load(name))
     elif options.json:

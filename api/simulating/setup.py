@@ -279,7 +279,10 @@ def gpus_of_models(world: Instance) -> Counter[str]:
 
 def _own_world(trace: str) -> str | None:
     """Return the world that a shipped trace was made for."""
-    return trace if trace.startswith(LIBRARY) else None
+    if not trace.startswith(LIBRARY):
+        return None
+    library.TRACES.entry(trace.removeprefix(LIBRARY))
+    return trace
 
 
 def _source(source: str) -> Instance | DataSet:
@@ -288,7 +291,12 @@ def _source(source: str) -> Instance | DataSet:
     name = source.removeprefix(LIBRARY)
     if name in library.DATA_SETS.manifest:
         return read_dataset(source)
-    return library_world(name) if name in trace_names() else library.load(name)
+    if name in trace_names():
+        return library_world(name)
+    if name in library.names():
+        return library.load(name)
+    known = (*trace_names(), *library.names(), *library.DATA_SETS.manifest)
+    raise library.not_shipped(name, known, "a trace, an instance or a data set")
 
 
 def _default_gslas(trace: Trace) -> str:

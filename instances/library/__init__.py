@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -90,10 +90,14 @@ class Shelf(Generic[_R]):
             When there is none of that name.
         """
         if name not in self.manifest:
-            known = listed(self.manifest, most=40)
-            rule = f"must be {self._kind}, one of {known}, got {shown(name)}"
-            raise InputError(rule + hint(name, self.manifest), "library")
+            raise not_shipped(name, self.manifest, self._kind)
         return self.manifest[name]
+
+
+def not_shipped(name: str, known: Collection[str], kind: str) -> InputError:
+    """Return the error for a name that none of these shipped things has."""
+    rule = f"must be {kind}, one of {listed(known, most=40)}, got {shown(name)}"
+    return InputError(rule + hint(name, known), "library")
 
 
 INSTANCES: Final = Shelf("library", "an instance", LibraryInstance)

@@ -297,6 +297,25 @@ def test_library_lists_and_writes(run, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "meant"),
+    [
+        (("library", "h200-2026-1"), "an instance or a data set", "h200-2026-11"),
+        (("compare", "library:lab-wek"), "a trace", "lab-week"),
+        (
+            ("compare", "library:lab-day", "--world", "library:h200-wek"),
+            "a trace, an instance or a data set",
+            "h200-week",
+        ),
+    ],
+)
+def test_a_misspelled_name_of_what_is_shipped_gets_all_that_it_may_be(run, arguments, kind, meant):
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert err.startswith(f"dovetail: library: must be {kind}, one of ")
+    assert err.endswith(f", did you mean {meant}?\n")
+
+
 def test_library_describes_a_data_set(run, tmp_path):
     status, out, _ = run("library", "h200-2026-11")
     assert status == 0
