@@ -312,9 +312,9 @@ class SplitValues(PairValues):
         """Return an order of jobs by kind and which begin a kind; None if a matrix is small."""
         if len(jobs) <= LEAST_JOBS:
             return None
-        workload, gsla, memory, _, _, running, allowed = (of[jobs] for of in self._jobs)
-        like = workload, memory, running, *np.packbits(allowed, axis=1).T
-        order = np.lexsort((-gsla, *like))
+        workload, gsla, memory, _, _, running, allowed = self._jobs
+        like = workload[jobs], memory[jobs], running[jobs], *np.packbits(allowed[jobs], axis=1).T
+        order = np.lexsort((-gsla[jobs], *like))
         new = np.any([np.diff(of[order], prepend=np.nan) != 0 for of in like], axis=0)
         few = suits(len(jobs), int(np.count_nonzero(new)), self._tables[0].shape[2])
         return (order, new) if few else None
