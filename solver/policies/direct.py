@@ -316,7 +316,30 @@ class _Plan(NamedTuple):
 
 
 def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
-    """Return a best plan of jobs of one GPU, at most one beside each host; None if not proven."""
+    """Return a best plan of jobs of one GPU, at most one beside each host; None if not proven.
+
+    Of plans of equal worth, it is one in which no job shares that could be alone on an idle GPU.
+    """
+    plan = _matched(beside, on_idle, idle)
+    if plan is None or on_idle is None:
+        return plan
+    alone, host, used = on_idle.alone, plan.host.copy(), list(plan.on_idle)
+    rounding = _TOLERANCE * (1 + abs(plan.value))
+    for job in np.flatnonzero(host >= 0).tolist():
+        if len(used) < idle and alone[job] >= beside.value[host[job], job] - rounding:
+            host[job] = -1
+            used.append((job,))
+    for k, jobs in enumerate(plan.on_idle):
+        if len(jobs) == 1 or len(used) == idle:
+            continue
+        if alone[list(jobs)].sum() >= on_idle.pair[jobs] - rounding:
+            used[k] = jobs[:1]
+            used.append(jobs[1:])
+    return plan._replace(host=host, on_idle=used)
+
+
+def _matched(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
+    """Return any best plan of jobs of one GPU; None if not proven."""
     hosts, jobs = beside.value.shape
     pairs = on_idle is not None and bool((on_idle.pair > 0).any())
     if on_idle is not None and pairs and idle == 1:
@@ -365,7 +388,7 @@ def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
     base = float(prices.sum() + of_job.sum())
     over = on_idle.pair - of_job[:, None] - of_job
     np.fill_diagonal(over, on_idle.alone - of_job)
-    order = np.argsort(over, axis=None)[::-1]
+    order = np.argsort(-over, axis=None, kind="stable")
     best = -math.inf
     found: tuple[Ints, tuple[int, ...]] = row, ()
     for nth, place in enumerate([*order[:_MOST_TRIED].tolist(), -1]):
@@ -456,7 +479,8 @@ def assigned(worth: Floats) -> tuple[Ints, Floats, Floats]:
 def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
     """Return whether no further job on the other GPUs of a host adds to the plan.
 
-    The loss of a running job of several GPUs counts once: the largest of the losses there.
+    The loss of a running job of several GPUs counts once: the largest of the losses there. Prices
+    above the value by a slack prove only what is worth less than them by as much.
     """
     if beside.there is None or beside.joins is None or beside.value.shape[1] < 2:
         return True
@@ -470,7 +494,7 @@ def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
     for k, host in enumerate(several.tolist()):
         if not (best[k] > 0).any():
             continue
-        room, price = int(beside.there.gpus[host]), plan.host_price[host]
+        room, price = int(beside.there.gpus[host]), plan.host_price[host] - plan.slack
         for split, job in np.argwhere(may[:, k] & (adds[:, k] > -np.inf)).tolist():
             loses = lost[split, k, job]
             others = np.where((lost[:, k] >= loses).any(axis=0), best[k], 0.0)

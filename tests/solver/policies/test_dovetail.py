@@ -49,6 +49,14 @@ def test_jobs_that_speed_each_other_up_share_though_a_gpu_is_idle(slowdown, join
     assert (first == second) == joins
 
 
+def test_a_job_is_alone_on_an_idle_gpu_where_it_gains_no_more_beside_another():
+    # c needs all GPUs and has to wait for a. Neither of a and b slows the other.
+    where = world(gpus=3, slowdowns=[("a", "b", 1.0, 1.0)], workloads=("a", "b", "c"))
+    jobs = trace((0, 1, 1000, "a"), (10, 1, 200, "b"), (10, 3, 500, "c"))
+    first, second, _ = _gpus(run(jobs, where, policy_named("dovetail")))
+    assert first != second
+
+
 @pytest.mark.parametrize(("needs", "finish"), [(10, [10, 110]), (1000, [1100, 201])])
 def test_a_job_waits_where_that_ends_both_earlier(needs, finish):
     # Both are slowed to half. At 1, a has run for a second and b comes, which needs 100. With
