@@ -23,7 +23,8 @@ _ELSEWHERE: Final = ("shared", "local", "param", "shared::cta", "const")
 
 def pointers(kernel: Function) -> int:
     """Return the parameters that may be pointers, as bits."""
-    return sum(1 << place for place, text in enumerate(kernel.parameters) if _bits(text) == 64)
+    told = kernel.parameters[:MOST_PARAMETERS]
+    return sum(1 << place for place, text in enumerate(told) if _bits(text) == 64)
 
 
 def why_not_on_copies(module: Module, kernel: Function) -> str:
@@ -37,17 +38,20 @@ def why_not_on_copies(module: Module, kernel: Function) -> str:
             return "it calls functions"
         if _TEXTURES.fullmatch(one.family):
             return "it uses textures or surfaces"
+        if one.family == "tensormap" or one.has("tensor"):
+            return "it uses tensor maps, which hold addresses"
     return "it loads addresses from memory" if _loads_addresses(kernel) else ""
 
 
 def _bits(parameter: str) -> int:
-    """Return the size of a plain parameter, 0 for a structure."""
-    return int(found[1]) if (found := _PARAMETER.search(parameter)) else 0
+    """Return the size of a plain parameter, 0 for a structure or for two words in one."""
+    found = _PARAMETER.search(parameter)
+    return int(found[1]) if found and int(found[1]) <= 64 else 0
 
 
 def _loads_addresses(kernel: Function) -> bool:
-    """Return whether an address may come from memory: as 64 bits, or put together from 32."""
-    loaded: set[str] = set()  # numbers from memory, such as indices
+    """Return whether an address may come from memory, or is put together from parts of 32 bits."""
+    loaded: set[str] = set()  # numbers from memory, such as indices, and parameters of 32 bits
     addresses: set[str] = set()  # what may be an address from memory
     before = (-1, -1)
     while before != (len(loaded), len(addresses)):
@@ -59,16 +63,15 @@ def _loads_addresses(kernel: Function) -> bool:
             results = _NAME.findall(one.operands[0])
             sources = {name for text in one.operands[1:] for name in _NAME.findall(text)}
             if _reads_memory(one):
-                (addresses if _width(one) == 64 else loaded).update(results)
+                (addresses if _width(one) >= 64 else loaded).update(results)
             elif sources & addresses:
                 (loaded if _narrows(one) else addresses).update(results)
             elif sources & loaded:
-                packed = one.family == "mov" and one.operands[1].startswith("{")
-                (addresses if packed and _width(one) == 64 else loaded).update(results)
+                (addresses if _joins(one) else loaded).update(results)
     return any(
         name in addresses
         for one in kernel.body
-        if one.opcode and not one.opcode.startswith(".") and not any(map(one.has, _ELSEWHERE))
+        if one.opcode and not one.opcode.startswith(".") and not _is_elsewhere(one)
         for text in one.operands
         if text.startswith("[")
         for name in _NAME.findall(text)
@@ -76,7 +79,20 @@ def _loads_addresses(kernel: Function) -> bool:
 
 
 def _reads_memory(one: Statement) -> bool:
-    return one.family in ("ld", "ldu", "atom") and not one.has("param")
+    given = one.has("param") and _width(one) >= 64
+    return one.family in ("ld", "ldu", "atom") and not given
+
+
+def _is_elsewhere(one: Statement) -> bool:
+    """Return whether all addresses of an instruction are of memory that is no argument's."""
+    return any(map(one.has, _ELSEWHERE)) and not one.has("global")
+
+
+def _joins(one: Statement) -> bool:
+    """Return whether an instruction may make 64 bits of two halves, or move a half to its place."""
+    if one.family == "shl" and _width(one) == 64:
+        return not re.fullmatch(r"[0-9]|[12][0-9]|3[01]", one.operands[2])
+    return one.family == "mov" and one.operands[1].startswith("{") and _width(one) >= 64
 
 
 def _width(one: Statement) -> int:

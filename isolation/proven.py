@@ -46,7 +46,9 @@ _PLAIN: Final = re.compile(
     r"rsqrt|sad|selp|set|setp|shf|shl|shr|sin|slct|sqrt|st|sub|tanh|testp|trap|xor"
 )
 _NAME: Final = re.compile(r"%?[\w$]+")
-_SPECIAL: Final = re.compile(r"%(?:n?smid|clock|clock64|globaltimer|envreg\d+|gridid|warpid)\b")
+_SPECIAL: Final = re.compile(
+    r"%(?:n?smid|clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|envreg\d+|gridid|n?warpid|pm\d\w*)\b"
+)
 
 
 def features(module: Module, kernel: Function) -> frozenset[str]:

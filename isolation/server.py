@@ -138,7 +138,14 @@ class _ClientProcess:
     area: int
     sms: int = 0
     modules: list[_PreparedModule] = field(default_factory=list)
-    failed: dict[tuple[int, int, str], str] = field(default_factory=dict)
+    failed: dict[tuple[int, int, KernelForm], str] = field(default_factory=dict)
+
+    def escapes(self) -> dict[str, str]:
+        """Return why kernels of its modules, or these, lack forms, or some failed in it."""
+        found = {name: why for made in self.modules for name, why in [*made.escapes.items()]}
+        for (module, number, form), why in [*self.failed.items()]:
+            found[f"{self.modules[module].kernels[number].name}: {form}"] = why
+        return found
 
 
 class Page:
@@ -284,8 +291,7 @@ class SchedulerServer:
                 "escapes": short_texts(
                     (name, why)
                     for client in self._joined.values()
-                    for made in client.modules
-                    for name, why in [*made.escapes.items()]
+                    for name, why in client.escapes().items()
                 ),
             }
 
@@ -372,11 +378,13 @@ class SchedulerServer:
             dynamic_shared_bytes=numbers[8],
             most_shared_bytes=numbers[9],
         )
-        why = {
-            form: client.failed.get((numbers[0], numbers[1], form)) or kernel.why_not(form, shape)
-            for form in kernel.forms
-        }
+        why = {form: kernel.why_not(form, shape) for form in kernel.forms}
         made.escapes.update((f"{kernel.name}: {form}", text) for form, text in why.items() if text)
+        why |= {
+            form: text
+            for (module, number, form), text in client.failed.items()
+            if (module, number) == numbers[:2]
+        }
         wanted = Kernel(
             Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads),
             sliceable=why.get("slices", "no form") == "",
@@ -406,10 +414,7 @@ class SchedulerServer:
     def _failed(self, client: _ClientProcess, request: bytes) -> None:
         """Take a form back that cannot be checked on copies, or was not right there."""
         module, number, kind, outcome = struct.unpack("=4I", request)
-        made, form = client.modules[module], _FORMS[kind - 1]
-        why = _OUTCOMES[outcome]
-        client.failed[module, number, form] = why
-        made.escapes[f"{made.kernels[number].name}: {form}"] = why
+        client.failed[module, number, _FORMS[kind - 1]] = _OUTCOMES[outcome]
 
     # Modules.
 

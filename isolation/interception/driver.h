@@ -43,6 +43,9 @@ struct config {
     F(cuDeviceGetAttribute, (int *, int, int))                                                     \
     F(cuMemAlloc, (Address *, size_t))                                                             \
     F(cuMemFree, (Address))                                                                        \
+    F(cuMemGetInfo, (size_t *, size_t *))                                                          \
+    F(cuMemRetainAllocationHandle, (uint64_t *, Address))                                          \
+    F(cuMemRelease, (uint64_t))                                                                    \
     F(cuMemHostRegister, (void *, size_t, unsigned))                                               \
     F(cuMemHostGetDevicePointer, (Address *, void *, unsigned))                                    \
     F(cuMemsetD32Async, (Address, unsigned, size_t, Handle))                                       \

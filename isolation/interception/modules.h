@@ -33,6 +33,13 @@ struct map {
 };
 static struct map functions, modules;
 
+/* The best-effort launch before: its lane, -1 if it is not to be waited for. */
+static struct {
+    int lane;
+    Handle stream;
+    struct kernel *kernel;
+} last = {.lane = -1};
+
 static struct entry *place(const struct map *map, Handle key) {
     size_t at = (size_t)((uintptr_t)key * 0x9E3779B97F4A7C15u >> 16) & (map->size - 1);
     while (map->entries[at].key && map->entries[at].key != key) at = (at + 1) & (map->size - 1);
@@ -73,6 +80,7 @@ static void forget(struct module *module) {
     for (size_t k = 0; k < modules.size; k++)
         if (modules.entries[k].value == module) modules.entries[k].value = NULL;
     pthread_mutex_unlock(&tables);
+    if (last.lane >= 0 && last.kernel->module == module) last.lane = -1;
     pthread_mutex_unlock(&turn);
     driver.cuLibraryUnload(module->forms);
     for (uint32_t k = 0; k < module->count; k++) {

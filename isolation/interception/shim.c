@@ -24,7 +24,6 @@
 #define PATIENCE_S 2.0
 #define MOST_SHAPES 256
 #define MOST_LATE 3
-#define DEFAULT_SHARED 49152
 #define STORAGE_BYTES 8
 #define MOST_COPIED (512u << 20)
 #define COMPARED (4u << 20)
@@ -199,12 +198,6 @@ static int is_idle(Handle stream) {
 
 /* Best-effort launches: one at a time, whole or in parts. */
 
-static struct {
-    int lane;
-    Handle stream;
-    struct kernel *kernel;
-} last = {.lane = -1};
-
 static struct kernel *kernel_of(Handle f) {
     struct kernel *found = get(&functions, f);
     if (!found && (found = calloc(1, sizeof *found))) put(&functions, f, found);
@@ -278,7 +271,7 @@ static Handle form_of(struct kernel *k, uint32_t kind, unsigned shared) {
         sprintf(name, "%s__dovetail_%s", k->name, kind == 1 ? "slices" : "workers");
         if (driver.cuLibraryGetKernel(&k->of_form[kind], k->module->forms, name)) return k->of_form[kind] = NULL;
     }
-    if (shared > DEFAULT_SHARED && shared > k->shared[kind]) {
+    if (shared > k->shared[kind]) {
         if (driver.cuKernelSetAttribute(8, (int)shared, k->of_form[kind], self.device)) return NULL;
         k->shared[kind] = shared;
     }
@@ -299,14 +292,53 @@ struct copies {
     } regions[64];
 };
 
+/* Copies that their stream may still use: their address and lane, -1 if there are none. */
+static struct {
+    Address at;
+    int lane;
+} kept = {.lane = -1};
+
+static int are_copies_freed(void) {
+    if (kept.lane >= 0 && idle(&self.area->lanes[kept.lane])) driver.cuMemFree(kept.at), kept.lane = -1;
+    return kept.lane < 0;
+}
+
+static void free_copies(Address at, Handle stream) {
+    if (!driver.cuStreamQuery(stream)) {
+        driver.cuMemFree(at);
+        return;
+    }
+    int lane = lane_of(stream);
+    if (lane < 0) return;
+    self.area->lanes[lane].launched++;
+    if (mark(lane, stream))
+        self.area->lanes[lane].launched--;
+    else
+        kept.at = at, kept.lane = lane;
+    pthread_mutex_unlock(&slots[lane].lock);
+}
+
+/* Whether a value that the driver does not know may still be an address: one before or behind the
+ * memory that it leads to, or of the host. Sizes are smaller; most other numbers are larger. */
+static int may_be_address(Address value) { return value >> 32 && !(value >> 57); }
+
+/* Whether the memory at an address was mapped in pieces: the driver knows the size of one only. */
+static int is_in_pieces(Address value) {
+    uint64_t piece;
+    return !driver.cuMemRetainAllocationHandle(&piece, value) && (driver.cuMemRelease(piece), 1);
+}
+
 static enum check find_regions(const struct kernel *k, const struct launch *l, struct copies *all) {
     for (uint64_t left = k->pointers; left; left &= left - 1) {
         Address value, from;
         size_t size;
         unsigned kind, r = 0;
         memcpy(&value, l->arguments[__builtin_ctzll(left)], sizeof value);
-        if (!value || driver.cuPointerGetAttribute(&kind, 2, value)) continue; /* not a pointer */
-        if (kind != 2 || driver.cuMemGetAddressRange(&from, &size, value)) return NOT_COPIED;
+        if (driver.cuPointerGetAttribute(&kind, 2, value)) {
+            if (may_be_address(value)) return NOT_COPIED;
+            continue; /* a number */
+        }
+        if (kind != 2 || is_in_pieces(value) || driver.cuMemGetAddressRange(&from, &size, value)) return NOT_COPIED;
         while (r < all->count && all->regions[r].from != from) r++;
         if (r < all->count) continue;
         all->regions[all->count++] = (struct region){from, size, all->bytes};
@@ -363,29 +395,33 @@ static enum check on_copies(const struct kernel *k, const struct launch *l, cons
     Address held = 0, values[64], counter, never = self.at + (Address)((char *)&self.page->never - (char *)self.page);
     void *arguments[k->parameters + 6];
     memcpy(grid, c->grid, sizeof grid);
-    if (driver.cuMemAlloc(&held, 2 * all.bytes + 256)) return TOO_LARGE;
+    /* Others on the GPU may need memory in the meantime. */
+    size_t needed = 2 * all.bytes + 256, unused, total;
+    if (driver.cuMemGetInfo(&unused, &total) || needed > unused / 2 || driver.cuMemAlloc(&held, needed)) return TOO_LARGE;
     Address other = held + all.bytes;
     counter = other + all.bytes;
+    /* After an error nothing follows: a kernel on memory without contents may end the context. */
     CUresult result = driver.cuMemsetD32Async(counter, 0, 1, c->stream);
+#define THEN(call) (result = result ? result : (call))
     for (int turn = 0; turn < 2; turn++) {
         /* The second turn runs the whole kernel twice: does it always do the same? */
         for (unsigned r = 0; r < all.count; r++)
-            result |= driver.cuMemcpyDtoDAsync(held + all.regions[r].at, all.regions[r].from, all.regions[r].size, c->stream);
-        result |= driver.cuMemcpyDtoDAsync(other, held, all.bytes, c->stream);
+            THEN(driver.cuMemcpyDtoDAsync(held + all.regions[r].at, all.regions[r].from, all.regions[r].size, c->stream));
+        THEN(driver.cuMemcpyDtoDAsync(other, held, all.bytes, c->stream));
         rebased(k, l, &all, held, values, arguments);
-        result |= launched(l->f, c, c->grid, c->shared, arguments);
+        THEN(launched(l->f, c, c->grid, c->shared, arguments));
         rebased(k, l, &all, other, values, arguments);
         for (int axis = 0; axis < 3; axis++) arguments[k->parameters + axis] = &grid[axis];
         arguments[k->parameters + 3] = s->kind == 2 ? (void *)&counter : (void *)&first;
         arguments[k->parameters + 4] = &never;
         arguments[k->parameters + 5] = &own;
         if (turn)
-            result |= launched(l->f, c, c->grid, c->shared, arguments);
+            THEN(launched(l->f, c, c->grid, c->shared, arguments));
         else if (s->kind == 2)
-            result |= launched(form, c, (uint32_t[]){s->size < blocks ? s->size : blocks, 1, 1}, shared, arguments);
+            THEN(launched(form, c, (uint32_t[]){s->size < blocks ? s->size : blocks, 1, 1}, shared, arguments));
         else
             for (uint32_t part = (blocks + 2) / 3; first < blocks; first += part)
-                result |= launched(form, c, (uint32_t[]){part < blocks - first ? part : blocks - first, 1, 1}, shared, arguments);
+                THEN(launched(form, c, (uint32_t[]){part < blocks - first ? part : blocks - first, 1, 1}, shared, arguments));
         enum check one = result || !is_idle(c->stream) ? FAILS : compared(held, other, all.bytes, c->stream);
         if (one == FAILS || (!turn && one == SAME)) {
             found = one;
@@ -393,7 +429,8 @@ static enum check on_copies(const struct kernel *k, const struct launch *l, cons
         }
         found = turn && one == DIFFERS ? CHANGES : DIFFERS;
     }
-    if (!driver.cuStreamQuery(c->stream)) driver.cuMemFree(held); /* else it may still write there */
+#undef THEN
+    free_copies(held, c->stream);
     return found;
 }
 
@@ -403,6 +440,7 @@ static int is_checked(struct kernel *k, const struct launch *l, const struct sha
     uint32_t bit = 1u << (s->kind - 1);
     if (k->checked & bit) return 1;
     if (!(k->forms & bit)) return 0;
+    if (!are_copies_freed()) return 0;
     if (!is_idle(l->c.stream)) {
         /* What precedes may wait for this very thread: the form can be tried another time. */
         count(LATE), k->late++;
@@ -483,6 +521,7 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, struct shape 
 
 static CUresult best_effort(const struct launch *l) {
     pthread_mutex_lock(&turn);
+    are_copies_freed();
     struct kernel *k = kernel_of(l->f);
     CUresult result = -1;
     struct shape *s = NULL;
@@ -514,7 +553,7 @@ static void begin_anew(void) {
     memset(&self, 0, sizeof self);
     self.socket = -1;
     functions = modules = (struct map){0};
-    last.lane = -1;
+    last.lane = kept.lane = -1;
     joining = talking = tables = turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, begin_anew); }
@@ -573,6 +612,7 @@ static void context_gone(void) {
         pthread_mutex_unlock(&tables);
         forget(module);
     } while (module);
+    kept.lane = -1;
     self.ready = 0;
 }
 

@@ -38,7 +38,7 @@ class Work:
     """A client's work: its tasks in random order, ``runs`` times each, with pauses.
 
     ``way`` is how it finds functions: by ``address``, by ``dlsym``, or ``linked``; ``streams`` how
-    many it launches to in turn.
+    many it launches to in turn; ``gpu`` what it sets of its made-up GPU.
     """
 
     tasks: tuple[Task, ...]
@@ -48,6 +48,7 @@ class Work:
     way: str = "address"
     streams: int = 1
     call: str = "cuLaunchKernel"
+    gpu: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass
@@ -161,6 +162,8 @@ def _address(data: bytes) -> int:
 
 def work(given: Work) -> Done:
     client, rng = Client(given.seed, given.way), random.Random(given.seed)
+    for name, value in given.gpu:
+        setattr(client.gpu, name, value)
     functions = [(client.load(task.image), client.module) for task in given.tasks]
     done = Done()
     todo = [k for k in range(len(given.tasks)) for _ in range(given.runs)]

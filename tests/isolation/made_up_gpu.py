@@ -89,7 +89,12 @@ class MadeUpGpu:
         self.allocated: dict[int, int] = {}
         self.loaded: dict[int, dict[str, Kernel]] = {}
         self.launches: list[str] = []
+        # What a test may want of it: memory mapped in pieces, bytes that others use, copies on the
+        # GPU that fail, or do not end.
+        self.in_pieces = self.copies_fail = self.copies_wait = False
+        self.used_by_others = 0
         self._kernels: dict[int, Kernel] = {}
+        self._most_dynamic: dict[int, int] = {}
         self._functions: dict[tuple[int, str], int] = {}
         self._handles = itertools.count(0x10000, 16)
         self._top = _FIRST
@@ -182,6 +187,21 @@ class MadeUpGpu:
     def cuMemFree(self, at):
         del self.allocated[at]
 
+    def cuMemGetInfo(self, unused, total):
+        _put(unused, max(_SIZE - sum(self.allocated.values()) - self.used_by_others, 0))
+        _put(total, _SIZE)
+
+    def cuMemRetainAllocationHandle(self, to, at):
+        if not self.in_pieces or self._allocation(at) is None:
+            return INVALID_VALUE
+        handle = next(self._handles) | 1 << 40
+        self.allocated[handle] = 0  # until it is released
+        _put(to, handle)
+        return 0
+
+    def cuMemRelease(self, handle):
+        del self.allocated[handle]
+
     def cuMemHostRegister(self, at, size, flags):
         self.memory.mapped[at] = at + size
 
@@ -205,10 +225,18 @@ class MadeUpGpu:
         )
 
     def cuMemcpyDtoDAsync(self, to, at, size, stream):
+        if self.copies_fail:
+            return INVALID_VALUE
+
         def copy():
+            if self.copies_wait:
+                return False
             self.memory.device[to : to + size] = self.memory.device[at : at + size]
 
+            return True
+
         self._enqueue(stream, copy)
+        return 0
 
     def cuMemGetAddressRange(self, to, size, at):
         found = self._allocation(at)
@@ -315,7 +343,8 @@ class MadeUpGpu:
         _put(to, handle)
 
     def cuKernelSetAttribute(self, attribute, value, kernel, device):
-        pass
+        if attribute & 0xFFFFFFFF == 8:
+            self._most_dynamic[kernel] = value & 0xFFFFFFFF
 
     def _load(self, to, image):
         try:
@@ -332,6 +361,8 @@ class MadeUpGpu:
     def cuLaunchKernel(self, f, x, y, z, bx, by, bz, shared, stream, arguments, extra):
         kernel = self._kernels[f]
         grid, block = _numbers(x, y, z), _numbers(bx, by, bz)
+        if shared & 0xFFFFFFFF > self._most_dynamic.get(f, 49152 - kernel.shared_size):
+            return INVALID_VALUE
         given = [
             ctypes.string_at(_word(arguments + 8 * n), size)
             if arguments
@@ -354,6 +385,7 @@ class MadeUpGpu:
             )
 
         self._enqueue(stream, run)
+        return 0
 
     def cuLaunchKernelEx(self, config, f, arguments, extra):
         numbers = struct.unpack("=7I", ctypes.string_at(config, 28))

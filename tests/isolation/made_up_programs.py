@@ -76,6 +76,24 @@ def forking(task):
     return right
 
 
+def late_copies(task):
+    """Copies of a kernel's memory do not end in time; they are freed once they have."""
+    client = Client(1)
+    function = client.load(task.image)
+    data = len(task.case.data)
+    memory, left = ctypes.c_uint64(), ctypes.create_string_buffer(data)
+    client.cu("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(data))
+    client.cu("cuMemcpyHtoD", memory, task.case.data, ctypes.c_size_t(data))
+    client.gpu.copies_wait = True
+    client.launch(function, task, memory.value, 16, "cuLaunchKernel")
+    # The page's counters, the memory, and the copies, which the GPU still uses.
+    kept = len(client.gpu.allocated)
+    client.gpu.copies_wait = False
+    client.cu("cuMemcpyDtoH", left, memory, ctypes.c_size_t(data))
+    right = left.raw == task.expected and client.run(function, task, 16)
+    return right and (kept, len(client.gpu.allocated)) == (3, 2)
+
+
 def escapes(task):
     """Launches that cannot be cut up."""
     client = Client(1)

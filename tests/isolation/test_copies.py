@@ -52,15 +52,57 @@ def test_addresses(source, why):
     assert bool(found) == bool(why)
 
 
+_TWO_HALVES = "ld.param.u64 %d1, [p]; ld.global.v2.u32 {%r1, %r2}, [%d1];"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (
+            f"{_TWO_HALVES} cvt.u64.u32 %d2, %r1; cvt.u64.u32 %d3, %r2; shl.b64 %d3, %d3, 32; "
+            "or.b64 %d2, %d2, %d3; st.global.u32 [%d2], 1;",
+            "addresses",
+        ),
+        (
+            f"{_TWO_HALVES} cvt.u64.u32 %d2, %r1; shl.b64 %d3, %d2, 2; add.s64 %d3, %d1, %d3; "
+            "st.global.u32 [%d3], 1;",
+            "",
+        ),
+        ("ld.global.b128 %q, [%d1]; mov.b128 {%d2, %d3}, %q; st.global.u32 [%d2], 1;", "addresses"),
+        ("ld.param.u32 %r1, [a]; mov.b64 %d1, {%r1, %r1}; st.global.u32 [%d1], 1;", "addresses"),
+        ("ld.global.u64 %d2, [%d1]; cp.async.ca.shared.global [%r1], [%d2], 16;", "addresses"),
+        (
+            "ld.global.u64 %d2, [%d1]; "
+            "cp.async.bulk.global.shared::cta.bulk_group [%d2], [%r1], 16;",
+            "addresses",
+        ),
+        ("ld.shared.u64 %d2, [%r1]; add.s64 %d2, %d2, 1; st.shared.u64 [%r1], %d2;", ""),
+        ("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r1}], [%r2];", "tensor"),
+        ("tensormap.replace.tile.rank.global.b1024.b32 [%d1], 1;", "tensor"),
+    ],
+)
+def test_addresses_in_ptx(body, why):
+    module = parse(
+        ".version 8.3\n.target sm_90\n.address_size 64\n"
+        f".visible .entry k(.param .u64 p, .param .u32 a) {{ {body} ret; }}"
+    )
+    found = why_not_on_copies(module, module.functions["k"])
+    assert why in found
+    assert bool(found) == bool(why)
+
+
 def test_structures_and_calls():
     text = (
         ".version 8.0\n.target sm_80\n.address_size 64\n.func f() { ret; }\n"
         ".visible .entry k(.param .align 8 .b8 s[16]) { ret; }\n"
         ".visible .entry c(.param .u64 p) { call f, (); ret; }\n"
-        f".visible .entry m({', '.join(f'.param .u32 p{n}' for n in range(65))}) {{ ret; }}\n"
+        f".visible .entry m({', '.join(f'.param .u64 p{n}' for n in range(65))}) {{ ret; }}\n"
+        ".visible .entry w(.param .b128 p) { ret; }\n"
     )
     module = parse(text)
     found = {name: why_not_on_copies(module, one) for name, one in module.functions.items()}
     assert found["k"] == "it takes a structure, which may hold pointers"
     assert found["c"] == "it calls functions"
     assert found["m"] == "it has more than 64 parameters"
+    assert found["w"] == found["k"]
+    assert pointers(module.functions["m"]) == (1 << 64) - 1

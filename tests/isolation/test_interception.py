@@ -32,6 +32,7 @@ from dovetail.isolation.interception import (
     environment,
     library,
 )
+from dovetail.isolation.ptx import parse
 from dovetail.isolation.server import _OUTCOMES, COUNTS, Page, SchedulerServer, status
 from tests.executor.waiting import LIMIT_S, wait_until
 from tests.isolation import made_up_gpu
@@ -40,7 +41,7 @@ from tests.isolation.cuda_kernels import KERNELS
 from tests.isolation.made_up_client import Task, Work
 from tests.isolation.made_up_herd import answers
 from tests.isolation.nvrtc import compiled
-from tests.isolation.running import DATA_AT, Case
+from tests.isolation.running import DATA_AT, Case, as_it_is
 from tests.isolation.tasks import task as _task
 from tests.isolation.test_images import container
 
@@ -152,6 +153,20 @@ _VARYING = Task(
 )
 
 
+def _made(name, source, arguments, **case):
+    """Return the task of a kernel ``k`` whose first argument is its memory."""
+    text = compiled(f'extern "C" __global__ void k({source}')
+    module = parse(text)
+    given = Case((4, 1, 1), (16, 1, 1), bytes(4 * 65), (DATA_AT, *arguments), **case)
+    expected = as_it_is(module, module.functions["k"], given, random.Random(0))
+    return Task(name, text.encode(), given, (True, *(False for _ in arguments)), expected)
+
+
+def _with_number(number):
+    source = "int* y, long long n) { y[threadIdx.x + blockDim.x * blockIdx.x] += (int)(n >> 3); }"
+    return _made("number", source, (number,))
+
+
 class TestOneClient:
     @pytest.mark.parametrize("way", ["address", "dlsym", "linked"])
     @pytest.mark.parametrize("call", ["cuLaunchKernel", "cuLaunchKernelEx"])
@@ -227,6 +242,57 @@ class TestOneClient:
         wait_until(told, "the kernel is listed")
         _done(running)
         assert found == {"k: slices": _OUTCOMES[outcome]}
+        assert server.status()["launches"]["isolated"] == 0
+
+    @pytest.mark.parametrize(
+        ("gpu", "number", "outcome"),
+        [
+            # Before or behind the memory that it leads to, or of the host.
+            ((), 1 << 40, 1),
+            ((("in_pieces", True),), 1, 1),
+            ((("used_by_others", (1 << 20) - 2048),), 1, 2),
+            ((("copies_fail", True),), 1, 5),
+        ],
+    )
+    def test_memory_that_is_not_copied(self, serve, client, gpu, number, outcome):
+        server, found = serve(forms=("slices",), sizes=(2,)), {}
+        running = client(Work((_with_number(number),), 4, pause_s=0.1, gpu=gpu))
+
+        def told():
+            found.update(server.status()["escapes"])
+            return found
+
+        wait_until(told, "the kernel is listed")
+        done, _ = _done(running)
+        assert done["wrong"] == []
+        assert found == {"k: slices": _OUTCOMES[outcome]}
+        # Nothing ran but what the program launched.
+        assert (done["launches"], done["allocated"]) == ({"k": 4}, 1)
+
+    @pytest.mark.parametrize("number", [0, 5_000_000, (1 << 64) - 7, 0x3FF0 << 48])
+    def test_numbers_are_no_addresses(self, serve, client, number):
+        server = serve(forms=("slices",), sizes=(2,))
+        done, _ = _done(client(Work((_with_number(number),), 3)))
+        assert (done["wrong"], server.status()["launches"]["isolated"]) == ([], 3)
+
+    def test_shared_memory_up_to_the_limit_without_leave(self, serve, client):
+        server = serve(forms=("workers",), sizes=(2,))
+        source = """int* y) { extern __shared__ int d[]; __shared__ volatile int s[1000];
+            int at = threadIdx.x + 11000;
+            s[threadIdx.x] = d[at] = threadIdx.x + blockIdx.x;
+            __syncthreads();
+            y[threadIdx.x + blockDim.x * blockIdx.x] = s[15 - threadIdx.x] + d[at]; }"""
+        task = _made("full", source, (), dynamic_shared=49152 - 4000)
+        done, _ = _done(client(Work((task,), 3)))
+        assert (done["wrong"], server.status()["launches"]["isolated"]) == ([], 3)
+
+    def test_copies_that_are_late_are_freed(self, serve, start, place):
+        server = serve(forms=("slices",), sizes=(2,))
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "late_copies", str(file))
+        out, errors = ran.communicate(timeout=300)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
         assert server.status()["launches"]["isolated"] == 0
 
     def test_each_form_is_checked_once(self, serve, client):
@@ -460,6 +526,32 @@ class TestModules:
         assert "variable total" in made.escapes["k: slices"]
         # One that a kernel does not name does no harm.
         assert self._prepared(place, text.encode()).kernels[0].forms
+
+    def test_a_kernel_with_many_pointers(self, place):
+        """As of lists of tensors: a module of it has forms of its other kernels."""
+        many = ", ".join(f".param .u64 p{number}" for number in range(65))
+        text = f"{_task('update_in_place').image.decode()}\n.visible .entry many({many}) {{ ret; }}"
+        server = SchedulerServer(place / "socket", unproven=True)
+        server.close()
+        client = server_module._ClientProcess(1, False, 0)
+        assert server._module(client, struct.pack("=I", 80) + text.encode())
+        _, many = client.modules[0].kernels
+        assert many.refused["slices"] == "it has more than 64 parameters"
+        assert client.modules[0].kernels[0].forms
+
+    def test_what_failed_in_a_process_is_said_of_it_only(self, place):
+        server = SchedulerServer(place / "socket", unproven=True)
+        server.close()
+        made = server._prepare(_task("update_in_place").image, 80)
+        first, other = (
+            server_module._ClientProcess(1, False, area, modules=[made]) for area in (0, 1)
+        )
+        server._failed(first, struct.pack("=4I", 0, 0, 1, 2))
+        request = struct.pack("=12I", 0, 0, 4, 1, 1, 16, 1, 1, 0, 65536, 4, 0)
+        for client in (first, other):
+            server._form(client, request)
+        assert first.escapes() == {"k: slices": _OUTCOMES[2]}
+        assert other.escapes() == {}
 
     def test_what_cannot_be_tried_on_copies_has_no_forms(self, place):
         text = _task("update_in_place").image.decode()

@@ -22,7 +22,7 @@ def _why(name, form="slices", architecture=90):
 @pytest.mark.parametrize(
     "name", ["softmax-90", "product-90", "attention-90", "tiled_product", "histogram"]
 )
-def test_slices_of_what_an_h200_computed(name):
+def test_slices_of_kinds_that_an_h200_computed(name):
     assert _why(name) == ""
     assert _why(name, "workers") == "workers are not proven on sm_90"
     assert _why(name, architecture=80) == "slices are not proven on sm_80"
@@ -32,7 +32,7 @@ def test_slices_of_what_an_h200_computed(name):
     ("name", "feature"),
     [("product-80", "mma"), ("last_block_finishes", "atomics with results"), ("votes", "vote")],
 )
-def test_slices_of_what_it_did_not_compute(name, feature):
+def test_slices_of_kinds_that_it_did_not_compute(name, feature):
     assert feature in _why(name)
 
 
@@ -49,6 +49,8 @@ def test_every_feature_counts(feature, monkeypatch):
         ("bar.sync 1;", "numbered barriers"),
         ("bar.sync 0, 64;", "numbered barriers"),
         ("mov.u32 %r1, %smid;", "%smid"),
+        ("mov.u32 %r1, %clock_hi;", "%clock_hi"),
+        ("mov.u32 %r1, %globaltimer_lo;", "%globaltimer_lo"),
         ("cp.async.bulk.commit_group;", "cp.async.bulk"),
         ("mbarrier.init.shared::cta.b64 [%r1], 1;", "mbarrier"),
         ("something.new %r1;", "something"),
