@@ -16,8 +16,7 @@ from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.values import SHORTER_BY, JobValues
 from dovetail.solver.matching.exact_pairs import MatchingSearch
 from dovetail.solver.matching.pairing_problem import PairingProblem, WorkloadPairs
-from dovetail.solver.pairing.splits import SplitValues
-from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
+from dovetail.solver.pairing.splits import SavedTimeSplits, ShorteningSplits, SplitValues
 from dovetail.solver.stages import solve_in_stages
 from dovetail.solver.types import MOST_GROUPS, Choice, Limits
 

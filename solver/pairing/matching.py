@@ -73,8 +73,12 @@ from dovetail.solver.pairing.size_class import (
     Tangent,
     exact_sum,
 )
-from dovetail.solver.pairing.splits import SplitValues, best_splits
-from dovetail.solver.pairing.timed_splits import SavedTimeSplits, ShorteningSplits
+from dovetail.solver.pairing.splits import (
+    SavedTimeSplits,
+    ShorteningSplits,
+    SplitValues,
+    best_splits,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -17,26 +17,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from dovetail.formulations.prices import Ends
 from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing.arguments import PairValues, whole_sizes
-from dovetail.solver.pairing.compilation import (
-    can_compile,
-    compiled,
-    is_compiled,
-    kernel,
-    over_rows,
-)
+from dovetail.solver.pairing.compilation import can_compile, compiled, is_compiled, over_rows
 from dovetail.solver.pairing.dense import FORBIDDEN, MatrixPairs
 from dovetail.solver.pairing.kinds import LEAST_JOBS, KindPairs, Tables, count_able, room_of, suits
+from dovetail.solver.pairing.tiles import (
+    NO_SPLIT,
+    Columns,
+    Times,
+    fill_rows_of_pairs,
+    mirror_rows,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Narrow = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-
-NO_SPLIT = 255
-"""The split of a pair that may not share."""
 
 _MOST_SPLITS = 255
 """Splits and ``NO_SPLIT`` fit a byte: 10,000 jobs have 10^8 of them."""
@@ -51,14 +50,17 @@ _PAIR_BYTES, _KIND_BYTES = 7, 45
 _KINDS_AT_ONCE = 128
 """Rows of a table of thousands of workloads, copied at a time."""
 
-_TILE = 512
-"""Columns processed together: their values stay in the cache."""
+_BUCKETS = 2**14
+"""Buckets in which prices at a time are looked up."""
 
-_MIRRORED = 64
-"""Rows and columns that are mirrored together."""
+_NO_VALUES, _NO_SPLITS, _NO_UNITS = (np.zeros((0, 0), t) for t in (np.float64, np.uint8, np.int32))
+"""What ``fill_rows_of_pairs`` does not write."""
 
-_PADDING = 8
-"""Padding that makes the row length no power of two, which caches would map to the same lines."""
+_NONE, _NO_INDEX = np.zeros(0), np.zeros(0, np.int64)
+_NO_TIMES = Times(
+    _NONE, _NONE, _NO_VALUES, _NONE, _NONE, _NONE, _NO_INDEX, 0.0, 0.0, 0.0, _NONE, _NONE
+)  # fmt: skip
+"""Values that are no times."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,10 @@ class SplitValues(PairValues):
         split = np.empty(self.shape, dtype=np.uint8)
         n = len(value)
         if can_compile() and (is_compiled() or n > _VECTORISED_JOBS):
-            over_rows(compiled, split_rows, n, n, *self._all_arguments(slice(None)), value, split)
+            over_rows(
+                compiled, fill_rows_of_pairs, n, n, self._columns(slice(None)), _NO_TIMES, 1.0,
+                _NO_UNITS, value, split,
+            )  # fmt: skip
             return BestSplits(value, split)
         return self._row_by_row(value, split)
 
@@ -391,7 +396,10 @@ class SplitValues(PairValues):
         fixed = np.empty((m, m), dtype=np.int32)
         if can_compile():
             joined = np.empty(m, dtype=np.int64)
-            over_rows(compiled, *self._rounding(jobs), scale, fixed)
+            over_rows(
+                compiled, fill_rows_of_pairs, m, m, self._columns(jobs), self._times(jobs), scale,
+                fixed, _NO_VALUES, _NO_SPLITS,
+            )  # fmt: skip
             over_rows(compiled, mirror_rows, m, m, fixed, joined)
             return fixed, joined
         value = self.pairs.value[np.ix_(jobs, jobs)]
@@ -469,286 +477,179 @@ class SplitValues(PairValues):
             largest = max(largest, float(np.fmax.reduce(pairs, None, initial=0)))
         return largest + float(np.sort(np.abs(self._bonus))[-2:].sum())
 
-    def _rounding(self, jobs: Ints) -> tuple[Any, ...]:
-        """Return the kernel that rounds the values of these jobs, rows, columns and arguments."""
-        return round_split_rows, len(jobs), len(jobs), *self._all_arguments(jobs)
+    def _columns(self, jobs: Ints | slice) -> Columns:
+        """Return these jobs in the form for kernels."""
+        workload, gsla, memory, weight, size, running, allowed = self._jobs
+        slowdown, bound, mirror = self._tables
+        bonus, surplus, most, left = (
+            of[jobs] if len(of) else of
+            for of in (self._bonus, self._surplus, self._most, self._left)
+        )
+        return Columns(
+            order=np.lexsort((size[jobs], weight[jobs], workload[jobs])),
+            slowdown=slowdown,
+            bound=bound,
+            mirror=mirror,
+            workload=workload[jobs],
+            gsla=gsla[jobs],
+            memory=memory[jobs],
+            memory_limit=self._memory_limit,
+            weight=weight[jobs],
+            size=size[jobs],
+            running=running[jobs],
+            allowed=np.ascontiguousarray(allowed[jobs].T),
+            minimised=self._minimised,
+            power=self._power,
+            per_watt=self._per_watt,
+            bonus=bonus,
+            surplus=surplus,
+            most=most,
+            left=left,
+            below=self._below,
+        )
 
-    def _all_arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
-        """Return the arguments of the kernels of this module for these jobs."""
-        limits = (of[jobs] if len(of) else of for of in (self._bonus, self._surplus, self._most))
-        return *self._arguments(jobs), self._minimised, self._power, self._per_watt, *limits
+    def _times(self, jobs: Ints) -> Times:
+        """Return what decides values of these jobs that are times."""
+        return _NO_TIMES
 
-    def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
-        """Return the arguments of all kernels for these jobs, in an order with equals adjacent."""
-        workload, gsla, memory, weight, size, running, allowed = (a[jobs] for a in self._jobs)
-        order = np.lexsort((size, weight, workload))
-        return (
-            order, *self._tables, workload, gsla, memory, self._memory_limit, weight, size, running,
-            np.ascontiguousarray(allowed.T),
-        )  # fmt: skip
+
+class ShorteningSplits(SplitValues):
+    """Values of pairs that share only if they end earlier on average than one after the other.
+
+    The mean end of sharing, until the first of the two jobs ends, is compared with the mean end if
+    the running or else the shorter job runs first (Castor, 2025, theorem 1).
+
+    Parameters
+    ----------
+    left : (n,) float
+        Seconds that each job still needs alone.
+    shorter_by : float
+        The relative amount by which sharing must shorten the mean end.
+    arguments
+        Those of ``SplitValues``.
+    """
+
+    def __init__(self, left: Floats, shorter_by: float, **arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(**arguments)
+        self._left, self._below = left, 1 - shorter_by
+
+    def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
+        return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))
+
+    def _worth(self, first: Ints | int, second: Ints) -> Floats:
+        worth = super()._worth(first, second)
+        a, b = self._slowdowns(first, second)
+        left_a, left_b = _column(self._left[first]), _column(self._left[second])
+        running = self._jobs[5]
+        runs_a, runs_b = _column(running[first]), _column(running[second])
+        end_a, end_b = a * left_a, b * left_b
+        after = np.where(end_a <= end_b, left_b - end_a / b, left_a - end_b / a)
+        shared = np.minimum(end_a, end_b) + after / 2
+        a_leads = runs_a | (~runs_b & (left_a <= left_b))
+        turn = np.where(a_leads, left_a + left_b / 2, left_b + left_a / 2)
+        return np.where(shared < turn * self._below, worth, np.nan)
+
+
+class SavedTimeSplits(SplitValues):
+    """Values of pairs as completion time saved, less the price of the GPU (``completion``).
+
+    Each job takes one GPU. Pairs that are worth less than 0 are left out: to start neither job is
+    worth 0.
+
+    Parameters
+    ----------
+    ends : Ends
+        What is known of the ends of jobs.
+    arguments
+        Those of ``SplitValues``.
+    """
+
+    def __init__(self, ends: Ends, **arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(**arguments)
+        self._ends, self._left = ends, ends.left
+
+    def _kinds(self, jobs: Ints) -> None:
+        return None
+
+    def matrices(self, dtype: DTypeLike) -> BestSplits:  # noqa: D102
+        return self._row_by_row(np.empty(self.shape, dtype), np.empty(self.shape, np.uint8))
+
+    @property
+    def largest(self) -> float:  # noqa: D102
+        weight, running = self._jobs[3], self._jobs[5]
+        ends, end = self._ends, self._least_ends
+        gain = weight * (ends.due - end) + ends.rent
+        # A running job pays from its own end, a waiting one at least half of the price of both.
+        idle = self._from_idle(end)
+        most = np.where(running, gain + ends.hold * ends.until(ends.due), gain - idle / 2)
+        two = np.sort(most)[-2:]
+        return float(np.maximum(two, 0.0).sum())
+
+    @property
+    def _least_ends(self) -> Floats:
+        """Seconds before which no job ends, (n,)."""
+        slowdown, workload, ends = self._tables[0], self._jobs[0], self._ends
+        fastest = np.fmin(np.fmin.reduce(slowdown, axis=(1, 2)), ends.after.min(axis=1))
+        return np.asarray(ends.left * fastest[workload])
+
+    def _from_idle(self, end: Floats) -> Floats:
+        """Return the price of an idle GPU until some times."""
+        before = np.minimum(end, self._ends.claimed)
+        until = self._ends.until
+        return np.asarray(until(end) - until(before) + self._ends.floor * before)
+
+    def _worth(self, first: Ints | int, second: Ints) -> Floats:
+        ends, mirror = self._ends, self._tables[2]
+        workload, _, _, weight, _, running, _ = self._jobs
+        slowdown = self._slowdowns(first, second)
+        left = _column(ends.left[first]), _column(ends.left[second])
+        after = ends.after[workload[first]], ends.after[workload[second]][:, mirror]
+        whole = slowdown[0] * left[0], slowdown[1] * left[1]
+        sooner = np.minimum(*whole)
+        total = np.zeros(sooner.shape)
+        late = np.zeros(sooner.shape, dtype=bool)
+        last, held = np.zeros(sooner.shape), np.zeros(sooner.shape)
+        for k, of in enumerate((first, second)):
+            rest = np.maximum(0.0, left[k] - sooner / slowdown[k])
+            end = np.minimum(whole[k], sooner + rest * after[k])
+            due, runs = _column(ends.due[of]), _column(running[of])
+            gain = _column(weight[of]) * (due - end) + _column(ends.rent[of])
+            total += gain + _column(ends.hold[of]) * (ends.until(due) - ends.until(end))
+            late |= (end > ends.last) & (~runs | (due <= ends.last))
+            last, held = np.maximum(last, end), np.where(runs, end, held)
+        one_runs = _column(running[first] | running[second])
+        price = np.where(one_runs, ends.until(last) - ends.until(held), self._from_idle(last))
+        total -= np.maximum(price, 0.0)
+        return np.where(late | (total < 0), np.nan, total)
+
+    def _times(self, jobs: Ints) -> Times:
+        e = self._ends
+        step = np.diff(e.times)
+        return Times(
+            due=e.due[jobs],
+            rent=e.rent[jobs],
+            after=np.ascontiguousarray(e.after),
+            times=e.times,
+            paid=e.paid,
+            slope=np.append(np.diff(e.paid) / np.where(step > 0, step, 1.0), 0.0),
+            near=_near(e.times),
+            floor=e.floor,
+            claimed=e.claimed,
+            latest=e.last,
+            paid_due=e.until(e.due[jobs]),
+            least=self._from_idle(self._least_ends)[jobs],
+        )
+
+
+def _near(times: Floats) -> Ints:
+    """Return the last time at or before the start of each bucket (see ``price_until``)."""
+    at = np.arange(_BUCKETS) / _BUCKETS
+    starts = times[len(times) // 2] * at / (1 - at)
+    return np.asarray(np.searchsorted(times, starts, side="right") - 1, dtype=np.int64)
 
 
 def _column(of_pair: NDArray[Any] | np.generic) -> NDArray[Any]:
     return np.asarray(of_pair)[..., None]
-
-
-@kernel
-def split_rows(
-    first: int,
-    last: int,
-    order: Ints,
-    slowdown: Floats,
-    bound: Floats,
-    mirror: Ints,
-    workload: Ints,
-    gsla: Floats,
-    memory: Floats,
-    memory_limit: float,
-    weight: Floats,
-    size: Ints,
-    running: Bools,
-    allowed: Bools,
-    minimised: bool,
-    power: Floats,
-    per_watt: float,
-    bonus: Floats,
-    surplus: Floats,
-    most: Floats,
-    value: Floats,
-    split: Bytes,
-) -> None:
-    """Write the rows of the jobs at these positions of ``order``, ordered by workload and weight.
-
-    Values that depend only on the row's workload and weight are computed once for all jobs that
-    share them, a tile of columns at a time; the rest is comparisons without branches.
-    """
-    worth = np.empty((mirror.size, _TILE + _PADDING))
-    limit = np.empty((mirror.size, _TILE + _PADDING))
-    best = np.empty(_TILE)
-    at = np.empty(_TILE)
-    for start in range(0, workload.size, _TILE):
-        stop = min(start + _TILE, workload.size)
-        width = stop - start
-        last_like = -1
-        for r in range(first, last):
-            i = order[r]
-            if (
-                last_like < 0
-                or workload[i] != workload[last_like]
-                or weight[i] != weight[last_like]
-                or size[i] != size[last_like]
-            ):
-                last_like = i
-                look_up(
-                    workload[i], weight[i], slowdown, bound, mirror, workload[start:stop],
-                    gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
-                    worth, limit,
-                )  # fmt: skip
-                if per_watt != 0.0:
-                    pay_power(workload[i], per_watt * size[i], power, workload[start:stop], worth)
-            best[:] = -np.inf
-            # Of equal splits the first is taken, from the side of the job with the lower index.
-            before = min(max(i - start, 0), width)
-            for p in range(mirror.size):
-                q = mirror[p]
-                if allowed[q, i]:
-                    raise_best(
-                        q, gsla[i], limit[q, :before], worth[q, :before], best[:before], at[:before]
-                    )
-                if allowed[p, i]:
-                    raise_best(
-                        p, gsla[i], limit[p, before:width], worth[p, before:width],
-                        best[before:width], at[before:width],
-                    )  # fmt: skip
-            forbid(i, start, memory, memory_limit, size, running, best[:width])
-            if bonus.size > 0:
-                add_bonus(i, start, bonus, surplus, most, best[:width])
-            for c in range(width):
-                value[i, start + c] = best[c] if best[c] > -np.inf else np.nan
-            for c in range(width):
-                split[i, start + c] = np.uint8(at[c] if best[c] > -np.inf else NO_SPLIT)
-
-
-@kernel
-def round_split_rows(
-    first: int,
-    last: int,
-    order: Ints,
-    slowdown: Floats,
-    bound: Floats,
-    mirror: Ints,
-    workload: Ints,
-    gsla: Floats,
-    memory: Floats,
-    memory_limit: float,
-    weight: Floats,
-    size: Ints,
-    running: Bools,
-    allowed: Bools,
-    minimised: bool,
-    power: Floats,
-    per_watt: float,
-    bonus: Floats,
-    surplus: Floats,
-    most: Floats,
-    scale: float,
-    fixed: Narrow,
-) -> None:
-    """Write the rows that ``split_rows`` writes, rounded up to whole units of 1 / scale.
-
-    Values are written beyond the diagonal, and some before it (see ``mirror_rows``).
-    """
-    worth = np.empty((mirror.size, _TILE + _PADDING))
-    limit = np.empty((mirror.size, _TILE + _PADDING))
-    best = np.empty(_TILE)
-    for start in range(0, workload.size, _TILE):
-        stop = min(start + _TILE, workload.size)
-        width = stop - start
-        last_like = -1
-        for r in range(first, last):
-            i = order[r]
-            if i >= stop:
-                continue
-            if (
-                last_like < 0
-                or workload[i] != workload[last_like]
-                or weight[i] != weight[last_like]
-                or size[i] != size[last_like]
-            ):
-                last_like = i
-                look_up(
-                    workload[i], weight[i], slowdown, bound, mirror, workload[start:stop],
-                    gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
-                    worth, limit,
-                )  # fmt: skip
-                if per_watt != 0.0:
-                    pay_power(workload[i], per_watt * size[i], power, workload[start:stop], worth)
-            best[:] = -np.inf
-            for p in range(mirror.size):
-                if allowed[p, i]:
-                    raise_value(gsla[i], limit[p, :width], worth[p, :width], best[:width])
-            forbid(i, start, memory, memory_limit, size, running, best[:width])
-            if bonus.size > 0:
-                add_bonus(i, start, bonus, surplus, most, best[:width])
-            round_best(best[:width], scale, fixed[i, start:stop])
-
-
-@kernel
-def round_best(best: Floats, scale: float, fixed: Narrow) -> None:
-    """Write values rounded up to whole units of 1 / scale."""
-    for c in range(best.size):
-        units = np.ceil(best[c] * scale) if best[c] > -np.inf else np.float64(FORBIDDEN)
-        fixed[c] = np.int32(units)
-
-
-@kernel
-def mirror_rows(first: int, last: int, fixed: Narrow, joined: Ints) -> None:
-    """Copy the values beyond the diagonal before it, and count the allowed pairs of each row."""
-    for above in range(first, last, _MIRRORED):
-        below = min(above + _MIRRORED, last)
-        for left in range(0, below, _MIRRORED):
-            right = min(left + _MIRRORED, below)
-            for i in range(above, below):
-                for j in range(left, min(right, i)):
-                    fixed[i, j] = fixed[j, i]
-        for i in range(above, below):
-            count = 0
-            for j in range(fixed.shape[1]):
-                count += 1 if fixed[i, j] != FORBIDDEN else 0
-            joined[i] = count
-
-
-@kernel
-def look_up(
-    a: int,
-    own_weight: float,
-    slowdown: Floats,
-    bound: Floats,
-    mirror: Ints,
-    others: Ints,
-    gsla: Floats,
-    weight: Floats,
-    allowed: Bools,
-    minimised: bool,
-    worth: Floats,
-    limit: Floats,
-) -> None:
-    """Gather the values of a workload with others at each split, and the own bounds.
-
-    The value is -inf where the others may not have the split.
-    """
-    for c in range(others.size):
-        b = others[c]
-        for p in range(mirror.size):
-            q = mirror[p]
-            own, other = slowdown[a, b, p], slowdown[b, a, q]
-            limit[p, c] = bound[a, b, p]
-            gain = (
-                -weight[c] * other - own_weight * own
-                if minimised
-                else np.divide(weight[c], other) + np.divide(own_weight, own)
-            )
-            worth[p, c] = gain if (bound[b, a, q] <= gsla[c]) & allowed[q, c] else -np.inf
-
-
-@kernel
-def pay_power(a: int, per_watt: float, power: Floats, others: Ints, worth: Floats) -> None:
-    """Subtract the cost of the power of a workload with others at each split."""
-    for c in range(others.size):
-        for p in range(worth.shape[0]):
-            worth[p, c] -= per_watt * power[a, others[c], p]
-
-
-@kernel
-def add_bonus(
-    i: int, start: int, bonus: Floats, surplus: Floats, most: Floats, best: Floats
-) -> None:
-    """Add the bonus of both jobs, and exclude pairs of too much surplus."""
-    for c in range(best.size):
-        may = surplus[start + c] + surplus[i] <= most[i]
-        best[c] = best[c] + (bonus[i] + bonus[start + c]) if may else -np.inf
-
-
-@kernel
-def raise_value(gsla: float, limit: Floats, worth: Floats, best: Floats) -> None:
-    """Keep the value of a split for the columns where it is the best so far."""
-    for c in range(best.size):
-        allowed = worth[c] if limit[c] <= gsla else -np.inf
-        best[c] = allowed if allowed > best[c] else best[c]
-
-
-@kernel
-def raise_best(
-    split: int, gsla: float, limit: Floats, worth: Floats, best: Floats, at: Floats
-) -> None:
-    """Keep the value of a split, and the split, for the columns where it is the best so far."""
-    for c in range(best.size):
-        allowed = worth[c] if limit[c] <= gsla else -np.inf
-        better = allowed > best[c]
-        best[c] = allowed if better else best[c]
-        at[c] = split if better else at[c]
-
-
-@kernel
-def forbid(
-    i: int,
-    start: int,
-    memory: Floats,
-    memory_limit: float,
-    size: Ints,
-    running: Bools,
-    best: Floats,
-) -> None:
-    """Exclude pairs that do not fit, of unequal size, or of two running jobs."""
-    needed, of_size = memory[start : start + best.size], size[start : start + best.size]
-    for c in range(best.size):
-        best[c] = best[c] if memory[i] + needed[c] <= memory_limit else -np.inf
-    for c in range(best.size):
-        best[c] = best[c] if size[i] == of_size[c] else -np.inf
-    if running[i]:
-        best[running[start : start + best.size]] = -np.inf
-    if start <= i < start + best.size:
-        best[i - start] = -np.inf
 
 
 def _table(name: str, given: ArrayLike) -> Floats:
