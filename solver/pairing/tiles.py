@@ -251,13 +251,12 @@ def raise_shortening(
 
 
 @kernel
-def price_until(at: Times, end: float) -> float:
+def price_until(end: float, times: Floats, paid: Floats, slope: Floats, near: Ints) -> float:
     """Return the price of a GPU from now until a time, as ``Ends.until`` does without ``floor``.
 
     ``near`` has the last time at or before the start of each bucket of ``end / (end + middle)``,
     where ``middle`` is the time in the middle.
     """
-    times, near = at.times, at.near
     middle = times[times.size // 2]
     bucket = int(end / (end + middle) * near.size) if middle > 0.0 and end < np.inf else 0
     k = near[min(bucket, near.size - 1)]
@@ -265,7 +264,7 @@ def price_until(at: Times, end: float) -> float:
         k -= 1
     while k + 1 < times.size and times[k + 1] <= end:
         k += 1
-    return float(at.slope[k] * (end - times[k]) + at.paid[k])
+    return float(slope[k] * (end - times[k]) + paid[k])
 
 
 @kernel
@@ -282,7 +281,8 @@ def raise_saved(
 ) -> None:
     """Keep the time that a split saves for the columns where it is the best so far."""
     mine = times.after[jobs.workload[i], p]
-    unclaimed = price_until(times, min(times.claimed, times.times[times.times.size - 1]))
+    at, paid, slope, near = times.times, times.paid, times.slope, times.near
+    unclaimed = price_until(min(times.claimed, at[at.size - 1]), at, paid, slope, near)
     for c in range(best.size):
         # False for NaN
         if not (limit[c] <= jobs.gsla[i] and own[c] > 0):
@@ -307,11 +307,11 @@ def raise_saved(
         total += jobs.weight[j] * (times.due[j] - its_end) + times.rent[j]
         if jobs.running[i] or jobs.running[j]:
             held = end if jobs.running[i] else its_end
-            so_far = price_until(times, held) + times.floor * held
+            so_far = price_until(held, at, paid, slope, near) + times.floor * held
             total += (times.paid_due[i] if jobs.running[i] else times.paid_due[j]) - so_far
             if max(end, its_end) > held:
                 until = max(end, its_end)
-                cost = price_until(times, until) - so_far
+                cost = price_until(until, at, paid, slope, near) - so_far
                 cost += times.floor * until
                 total -= max(0.0, cost)
         else:
@@ -320,7 +320,7 @@ def raise_saved(
                 continue
             until = max(end, its_end)
             if until > times.claimed:
-                cost = price_until(times, until) - unclaimed
+                cost = price_until(until, at, paid, slope, near) - unclaimed
                 total -= max(0.0, cost + times.floor * until)
             else:
                 total -= times.floor * until
