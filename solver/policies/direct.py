@@ -55,24 +55,10 @@ class Seat(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """What is known of the starts of best plans.
+    """The starts of a best plan, and what it is worth."""
 
-    Attributes
-    ----------
-    seats : sequence of Seat, or None
-        The starts of one of them; None if prices do not prove any.
-    value : float
-        What it is worth.
-    never : frozenset of int
-        Positions of jobs that start in none, if no plan is proven.
-    """
-
-    seats: Sequence[Seat] | None
-    value: float = 0.0
-    never: frozenset[int] = frozenset()
-
-
-_UNKNOWN = Starts(None)
+    seats: Sequence[Seat]
+    value: float
 
 
 def direct_starts(
@@ -84,8 +70,8 @@ def direct_starts(
     lent_s: Mapping[int, float],
     gpu_price: float,
     last_s: float,
-) -> Starts:
-    """Return the starts of a best plan for a round, as far as prices prove one.
+) -> Starts | None:
+    """Return the starts of a best plan for a round, or None if prices prove none.
 
     Parameters
     ----------
@@ -108,15 +94,15 @@ def direct_starts(
     """
     idle = draft.idle_gpus()
     if not _suits(draft.state, jobs, hosts, book) or not lent_s.keys().isdisjoint(idle):
-        return _UNKNOWN
+        return None
     if len({draft.state.machines.gpu_type[gpu] for gpu in idle}) > 1:
-        return _UNKNOWN
+        return None
     round_ = _Round(draft.state, jobs, forecast, book, last_s)
     beside = _Beside.of(round_, hosts) if hosts else _Beside.none(len(jobs))
     on_idle = _OnIdle.of(round_, idle[0], gpu_price) if idle else None
     plan = _best(beside, on_idle, len(idle))
     if plan is None or not _parts_are_proven(beside, plan):
-        return _UNKNOWN
+        return None
     more = _added_by_gangs(round_, beside, on_idle, plan, len(idle))
     if all(adds < plan.least for adds in more.values()):
         seats = _seats(draft, hosts, idle, beside, on_idle, plan)
@@ -126,8 +112,7 @@ def direct_starts(
         found = _with_gangs_alone(draft, round_, hosts, beside, on_idle, more)
         if found is not None and found.value >= plan.value + most + plan.least + 2 * plan.slack:
             return found
-    never = [k for k, adds in more.items() if most - max(0.0, adds) + adds < plan.least]
-    return Starts(None, never=frozenset(never))
+    return None
 
 
 def _suits(

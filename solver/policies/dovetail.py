@@ -204,20 +204,14 @@ class Dovetail:
         draft: Draft,
         ends: dict[int, float],
         lent_s: Mapping[int, float],
-        wanted: int | None = None,
     ) -> RoundProof | None:
-        """Add the best starts of the first window, and of the next while all jobs of one start.
-
-        Starts may be missing if the ``wanted`` job is not among them.
-        """
+        """Add the best starts of the first window, and of the next while all jobs of one start."""
         state, proof = draft.state, None
         while len(draft.queue):
             queue = ForecastQueue.of(draft, ends, self.gpu_price)
             window = self._window(draft, queue.columns, lent_s)
             before = len(draft.decision().starts)
-            found = self._start_best(draft, queue, window, lent_s, wanted)
-            if found is None:
-                break
+            found = self._start_best(draft, queue, window, lent_s)
             for job, gpus, *_ in draft.decision().starts[before:]:
                 speed = state.speed[state.machines.model[gpus[0]]][job.workload]
                 ends[job.number] = state.now + float(waiting_work([job], state.now)[0]) / speed
@@ -247,7 +241,7 @@ class Dovetail:
             trial, then = draft.copy(), dict(ends)
             for job in stops.jobs:
                 trial.stop(job)
-            more = self._start_windows(trial, then, lent_s, stops.waiting.number)
+            more = self._start_windows(trial, then, lent_s)
             if trial.waits(stops.waiting.number):
                 break  # the round has better starts for the GPUs
             if proof is not None and more is not None:
@@ -288,12 +282,8 @@ class Dovetail:
         queue: ForecastQueue,
         window: _Window,
         lent_s: Mapping[int, float],
-        wanted: int | None = None,
-    ) -> RoundProof | None:
-        """Add the best starts of a window's jobs to the decision.
-
-        Returns None, and adds nothing, if the ``wanted`` job is known to start in none of them.
-        """
+    ) -> RoundProof:
+        """Add the best starts of a window's jobs to the decision."""
         if not len(window.jobs):
             return RoundProof(0.0, 0.0, 0.0, window.judged)
         assert self._book is not None
@@ -304,9 +294,7 @@ class Dovetail:
             best = direct_starts(
                 draft, columns, forecast, hosts, self._book, lent_s, self.gpu_price, last_s
             )
-            if wanted in columns.number[list(best.never)]:
-                return None
-            if best.seats is not None:
+            if best is not None:
                 for job, gpus, share in best.seats:
                     shares = None if share == NO_CAP else (share_of(share),)
                     draft.start(columns.jobs[job], gpus, shares)
