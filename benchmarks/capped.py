@@ -69,7 +69,7 @@ def trials(seeds: int) -> None:
                 if name == "tried":
                     figures.append(_simulated(_burst(made, seed), made, beliefs, seed))
                     continue
-                with patch.object(BelievedSlowdowns, "_correct_untried", lambda book: None):
+                with patch.object(BelievedSlowdowns, "_correct_untried", lambda book, seen: None):
                     figures.append(_simulated(_burst(made, seed), made, beliefs, seed))
             _told(f"errors of {sigma:.0%}, {name}", figures)
 

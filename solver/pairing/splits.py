@@ -25,7 +25,7 @@ from dovetail.solver.pairing.dense import FORBIDDEN, MatrixPairs
 from dovetail.solver.pairing.kinds import LEAST_JOBS, KindPairs, Tables, count_able, room_of, suits
 from dovetail.solver.pairing.tiles import (
     NO_SPLIT,
-    Columns,
+    TiledJobs,
     Times,
     fill_rows_of_pairs,
     mirror_rows,
@@ -477,7 +477,7 @@ class SplitValues(PairValues):
             largest = max(largest, float(np.fmax.reduce(pairs, None, initial=0)))
         return largest + float(np.sort(np.abs(self._bonus))[-2:].sum())
 
-    def _columns(self, jobs: Ints | slice) -> Columns:
+    def _columns(self, jobs: Ints | slice) -> TiledJobs:
         """Return these jobs in the form for kernels."""
         workload, gsla, memory, weight, size, running, allowed = self._jobs
         slowdown, bound, mirror = self._tables
@@ -485,7 +485,7 @@ class SplitValues(PairValues):
             of[jobs] if len(of) else of
             for of in (self._bonus, self._surplus, self._most, self._left)
         )
-        return Columns(
+        return TiledJobs(
             order=np.lexsort((size[jobs], weight[jobs], workload[jobs])),
             slowdown=slowdown,
             bound=bound,

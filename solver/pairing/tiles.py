@@ -33,7 +33,7 @@ _PADDING = 8
 """Padding that makes the row length no power of two, which caches would map to the same lines."""
 
 
-class Columns(NamedTuple):
+class TiledJobs(NamedTuple):
     """The jobs of a class, m of them; see ``SplitValues`` and ``ShorteningSplits``.
 
     ``order`` has jobs of equal workload, weight and size adjacent. ``bonus``, ``surplus`` and
@@ -87,7 +87,7 @@ class Times(NamedTuple):
 def fill_rows_of_pairs(
     first: int,
     last: int,
-    jobs: Columns,
+    jobs: TiledJobs,
     times: Times,
     scale: float,
     fixed: Narrow,
@@ -164,7 +164,7 @@ def fill_rows_of_pairs(
 
 
 @kernel
-def are_alike(jobs: Columns, i: int, j: int, timed: bool) -> bool:
+def are_alike(jobs: TiledJobs, i: int, j: int, timed: bool) -> bool:
     """Return whether what is gathered for a row is also that of another."""
     if jobs.workload[i] != jobs.workload[j]:
         return False
@@ -172,7 +172,7 @@ def are_alike(jobs: Columns, i: int, j: int, timed: bool) -> bool:
 
 
 @kernel
-def look_up(jobs: Columns, i: int, start: int, stop: int, worth: Floats, limit: Floats) -> None:
+def look_up(jobs: TiledJobs, i: int, start: int, stop: int, worth: Floats, limit: Floats) -> None:
     """Gather the values of a job with others at each split, and the own bounds.
 
     The value is -inf where the others may not have the split.
@@ -196,7 +196,7 @@ def look_up(jobs: Columns, i: int, start: int, stop: int, worth: Floats, limit: 
 
 @kernel
 def gather(
-    jobs: Columns, i: int, start: int, stop: int, own: Floats, other: Floats, limit: Floats
+    jobs: TiledJobs, i: int, start: int, stop: int, own: Floats, other: Floats, limit: Floats
 ) -> None:
     """Gather the slowdowns of a job and of others at each split, and the own bounds.
 
@@ -215,7 +215,7 @@ def gather(
 
 
 @kernel
-def pay_power(jobs: Columns, i: int, start: int, stop: int, worth: Floats) -> None:
+def pay_power(jobs: TiledJobs, i: int, start: int, stop: int, worth: Floats) -> None:
     """Subtract the cost of the power of a job with others at each split."""
     a, per_watt = jobs.workload[i], jobs.per_watt * jobs.size[i]
     for c in range(stop - start):
@@ -225,7 +225,7 @@ def pay_power(jobs: Columns, i: int, start: int, stop: int, worth: Floats) -> No
 
 @kernel
 def raise_shortening(
-    jobs: Columns, i: int, start: int, own: Floats, other: Floats, limit: Floats, best: Floats
+    jobs: TiledJobs, i: int, start: int, own: Floats, other: Floats, limit: Floats, best: Floats
 ) -> None:
     """Keep the value of a split for the columns where it is the best so far."""
     gsla, weight, left, runs = jobs.gsla[i], jobs.weight[i], jobs.left[i], jobs.running[i]
@@ -269,7 +269,7 @@ def price_until(end: float, times: Floats, paid: Floats, slope: Floats, near: In
 
 @kernel
 def raise_saved(
-    jobs: Columns,
+    jobs: TiledJobs,
     times: Times,
     i: int,
     p: int,
@@ -359,7 +359,7 @@ def raise_best(
 
 
 @kernel
-def forbid(jobs: Columns, i: int, start: int, best: Floats) -> None:
+def forbid(jobs: TiledJobs, i: int, start: int, best: Floats) -> None:
     """Exclude pairs that do not fit, of unequal size, or of two running jobs."""
     stop = start + best.size
     memory, size = jobs.memory[start:stop], jobs.size[start:stop]

@@ -46,7 +46,7 @@ _MOST_TRIED = 30
 _TOLERANCE = 1e-9
 
 
-class Seat(NamedTuple):
+class DirectStart(NamedTuple):
     """A waiting job that starts: its position, its GPUs and its share there."""
 
     job: int
@@ -57,7 +57,7 @@ class Seat(NamedTuple):
 class Starts(NamedTuple):
     """The starts of a best plan, and what it is worth."""
 
-    seats: Sequence[Seat]
+    seats: Sequence[DirectStart]
     value: float
 
 
@@ -97,19 +97,19 @@ def direct_starts(
         return None
     if len({draft.state.machines.gpu_type[gpu] for gpu in idle}) > 1:
         return None
-    round_ = _Round(draft.state, jobs, forecast, book, last_s)
-    beside = _Beside.of(round_, hosts) if hosts else _Beside.none(len(jobs))
-    on_idle = _OnIdle.of(round_, idle[0], gpu_price) if idle else None
+    inputs = _Inputs(draft.state, jobs, forecast, book, last_s)
+    beside = _Beside.of(inputs, hosts) if hosts else _Beside.none(len(jobs))
+    on_idle = _OnIdle.of(inputs, idle[0], gpu_price) if idle else None
     plan = _best(beside, on_idle, len(idle))
     if plan is None or not _parts_are_proven(beside, plan):
         return None
-    more = _added_by_gangs(round_, beside, on_idle, plan, len(idle))
+    more = _added_by_gangs(inputs, beside, on_idle, plan, len(idle))
     if all(adds < plan.least for adds in more.values()):
         seats = _seats(draft, hosts, idle, beside, on_idle, plan)
-        return Starts([Seat(job, (gpu,), share) for job, gpu, share in seats], plan.value)
+        return Starts([DirectStart(job, (gpu,), share) for job, gpu, share in seats], plan.value)
     most = sum(max(0.0, adds) for adds in more.values())
     if on_idle is not None:
-        found = _with_gangs_alone(draft, round_, hosts, beside, on_idle, more)
+        found = _with_gangs_alone(draft, inputs, hosts, beside, on_idle, more)
         if found is not None and found.value >= plan.value + most + plan.least + 2 * plan.slack:
             return found
     return None
@@ -131,7 +131,7 @@ def _suits(
     )
 
 
-class _Round(NamedTuple):
+class _Inputs(NamedTuple):
     """What all tables of a round are made of; no job shares beyond ``last_s``."""
 
     state: State
@@ -179,13 +179,13 @@ class _Beside(NamedTuple):
         return cls(None, None, nothing[None], nothing, nothing.astype(np.int64))
 
     @classmethod
-    def of(cls, of_round: _Round, hosts: Sequence[Host]) -> _Beside:
+    def of(cls, inputs: _Inputs, hosts: Sequence[Host]) -> _Beside:
         """Return the tables for these hosts."""
-        state, jobs, forecast, book, last_s = of_round
+        state, jobs, forecast, book, last_s = inputs
         there = There.of(state, hosts)
         joins = Joins.of(state, there, jobs, forecast, book, last_s)
         worth = joins.gain + joins.paid + joins.lost
-        may = ~np.isnan(worth) & of_round.single
+        may = ~np.isnan(worth) & inputs.single
         if state.machines.rules.gang_sharing == "whole":
             may &= (there.held == 1)[:, None]
         worth = np.where(may, worth, -np.inf)
@@ -224,12 +224,12 @@ class _OnIdle(NamedTuple):
     end: Floats
 
     @classmethod
-    def of(cls, of_round: _Round, gpu: int, gpu_price: float) -> _OnIdle:
+    def of(cls, inputs: _Inputs, gpu: int, gpu_price: float) -> _OnIdle:
         """Return the tables for GPUs like this one."""
-        state, jobs, forecast, book, last_s = of_round
+        state, jobs, forecast, book, last_s = inputs
         model = state.machines.model[gpu]
         speed = np.array(state.speed[model])[jobs.workload]
-        memory, room = of_round.memory_mib, of_round.room_mib(model)
+        memory, room = inputs.memory_mib, inputs.room_mib(model)
         work, due = jobs.work_s / speed, forecast.start_s + jobs.seconds
         rent = jobs.workers * (forecast.prices.until(due) - forecast.prices.until(forecast.start_s))
 
@@ -237,7 +237,7 @@ class _OnIdle(NamedTuple):
             return np.maximum(forecast.from_idle(end, gpu_price), 0.0)
 
         alone = jobs.weight * (due - work) + rent - jobs.workers * price(work)
-        may = (memory <= room) & (of_round.accepted >= 1)
+        may = (memory <= room) & (inputs.accepted >= 1)
         alone = np.where(may, alone, -np.inf)
         pairs = book.together(model)
         cell = np.ix_(np.arange(2), np.arange(len(pairs.share)), jobs.workload, jobs.workload)
@@ -260,7 +260,7 @@ class _OnIdle(NamedTuple):
             ]
         )
         fits = np.triu(memory[:, None] + memory <= room, 1) & (last <= last_s)
-        accepted, latency = of_round.accepted, latency_of(jobs)
+        accepted, latency = inputs.accepted, latency_of(jobs)
         if np.isfinite(accepted).any():
             upper, tail = pairs.upper[cell], pairs.tail[cell]
             for k, of in enumerate((np.s_[:, None], np.s_[None])):
@@ -268,17 +268,17 @@ class _OnIdle(NamedTuple):
                 fits &= bound <= accepted[of]
         gain = np.where(fits, gain, np.nan)
         worth = gain[0] + gain[1] - price(last)
-        single = of_round.single
+        single = inputs.single
         worth = np.where(np.isnan(worth) | ~(single[:, None] & single), -np.inf, worth)
         nothing = np.full((1, len(jobs), len(jobs)), -np.inf)
         worth = worth if len(worth) else nothing
         split = worth.argmax(axis=0)
         pair = np.take_along_axis(worth, split[None], axis=0)[0]
-        one = np.where(of_round.single, alone, -np.inf)
+        one = np.where(inputs.single, alone, -np.inf)
         return cls(gpu_price, work, alone, one, pair, split, pairs.share, gain, end)
 
 
-class _Plan(NamedTuple):
+class _OneGpuPlan(NamedTuple):
     """A best plan of jobs of one GPU, and prices that prove it.
 
     ``host`` is the host that each job joins, or -1; ``on_idle`` the jobs on each idle GPU in use.
@@ -300,7 +300,7 @@ class _Plan(NamedTuple):
         return -self.slack - _TOLERANCE * (1 + abs(self.value))
 
 
-def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
+def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _OneGpuPlan | None:
     """Return a best plan of jobs of one GPU, at most one beside each host; None if not proven.
 
     Of plans of equal worth, it is one in which no job shares that could be alone on an idle GPU.
@@ -323,7 +323,7 @@ def _best(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
     return plan._replace(host=host, on_idle=used)
 
 
-def _matched(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | None:
+def _matched(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _OneGpuPlan | None:
     """Return any best plan of jobs of one GPU; None if not proven."""
     hosts, jobs = beside.value.shape
     pairs = on_idle is not None and bool((on_idle.pair > 0).any())
@@ -343,10 +343,10 @@ def _matched(beside: _Beside, on_idle: _OnIdle | None, idle: int) -> _Plan | Non
     slack = max(0.0, float(prices.sum() + of_job.sum()) - value)
     started = [(job,) for job in np.flatnonzero(row >= hosts).tolist()]
     host = np.where(row < hosts, row, -1)
-    return _Plan(host, started, value, slack, idle_price, prices[:hosts], of_job)
+    return _OneGpuPlan(host, started, value, slack, idle_price, prices[:hosts], of_job)
 
 
-def _in_pairs(on_idle: _OnIdle, idle: int, hosts: int) -> _Plan | None:
+def _in_pairs(on_idle: _OnIdle, idle: int, hosts: int) -> _OneGpuPlan | None:
     """Return a best plan on idle GPUs only, in pairs."""
     pair = np.maximum(on_idle.pair, on_idle.pair.T)
     able = np.flatnonzero((pair > 0).any(axis=1) | (on_idle.alone > 0))
@@ -363,10 +363,10 @@ def _in_pairs(on_idle: _OnIdle, idle: int, hosts: int) -> _Plan | None:
     started = [tuple(sorted({int(able[job]), int(able[mate])})) for job, mate in mates]
     slack = max(0.0, idle * dual.price + dual.constant - found.value)
     nowhere = np.full(len(of_job), -1)
-    return _Plan(nowhere, started, found.value, slack, dual.price, np.zeros(hosts), of_job)
+    return _OneGpuPlan(nowhere, started, found.value, slack, dual.price, np.zeros(hosts), of_job)
 
 
-def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
+def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _OneGpuPlan | None:
     """Return a best plan with one idle GPU; None if too many uses of it have to be tried."""
     jobs = value.shape[1]
     row, prices, of_job = assigned(value)
@@ -400,7 +400,7 @@ def _with_one_idle(value: Floats, on_idle: _OnIdle) -> _Plan | None:
     host, use = found
     idle_price = max(0.0, float(over.max()))
     slack = max(0.0, base + idle_price - best)
-    return _Plan(host, [use] if use else [], best, slack, idle_price, prices, of_job)
+    return _OneGpuPlan(host, [use] if use else [], best, slack, idle_price, prices, of_job)
 
 
 def assigned(worth: Floats) -> tuple[Ints, Floats, Floats]:
@@ -461,7 +461,7 @@ def assigned(worth: Floats) -> tuple[Ints, Floats, Floats]:
     return row, -of_row, -of_column[:columns]
 
 
-def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
+def _parts_are_proven(beside: _Beside, plan: _OneGpuPlan) -> bool:
     """Return whether no further job on the other GPUs of a host adds to the plan.
 
     The loss of a running job of several GPUs counts once: the largest of the losses there. Prices
@@ -493,21 +493,21 @@ def _parts_are_proven(beside: _Beside, plan: _Plan) -> bool:
 
 def _with_gangs_alone(
     draft: Draft,
-    of_round: _Round,
+    inputs: _Inputs,
     hosts: Sequence[Host],
     beside: _Beside,
     on_idle: _OnIdle,
     more: Mapping[int, float],
 ) -> Starts | None:
     """Return a plan in which gangs that add to the best one without them start alone."""
-    trial, jobs, value = draft.copy(), of_round.jobs, 0.0
-    alone, seats = on_idle.whole, list[Seat]()
+    trial, jobs, value = draft.copy(), inputs.jobs, 0.0
+    alone, seats = on_idle.whole, list[DirectStart]()
     for gang in sorted(more, key=more.__getitem__, reverse=True):
         job = jobs.jobs[gang]
         gpus = idle_gpus(trial, job) if more[gang] > 0 and alone[gang] > 0 else None
         if gpus is not None:
             trial.start(job, gpus)
-            seats.append(Seat(gang, tuple(gpus), NO_CAP))
+            seats.append(DirectStart(gang, tuple(gpus), NO_CAP))
             value += float(alone[gang])
     if not seats:
         return None
@@ -516,11 +516,11 @@ def _with_gangs_alone(
     if rest is None:
         return None
     found = _seats(trial, hosts, idle, beside, on_idle, rest)
-    seats += [Seat(job, (gpu,), share) for job, gpu, share in found]
+    seats += [DirectStart(job, (gpu,), share) for job, gpu, share in found]
     return Starts(seats, value + rest.value)
 
 
-class _GangSeats(NamedTuple):
+class _GangOptions(NamedTuple):
     """GPUs on which a worker of a gang could start, alike in each of n rows.
 
     Attributes
@@ -548,23 +548,23 @@ class _GangSeats(NamedTuple):
 
 
 def _added_by_gangs(
-    of_round: _Round, beside: _Beside, on_idle: _OnIdle | None, plan: _Plan, idle: int
+    inputs: _Inputs, beside: _Beside, on_idle: _OnIdle | None, plan: _OneGpuPlan, idle: int
 ) -> dict[int, float]:
     """Return how much more than its prices each gang is worth at most, by its position.
 
     At the pace of each seat, a gang takes the cheapest seats that are no slower.
     """
-    jobs, forecast = of_round.jobs, of_round.forecast
+    jobs, forecast = inputs.jobs, inputs.forecast
     until = forecast.prices.until
     found = {}
-    for gang in np.flatnonzero(~of_round.single).tolist():
+    for gang in np.flatnonzero(~inputs.single).tolist():
         workers = int(jobs.workers[gang])
         with_hosts = _beside_hosts(beside, plan, gang)
         on_gpus = _on_idle_gpus(jobs, on_idle, plan, gang, idle) if on_idle is not None else None
         parts = [each for each in (with_hosts, on_gpus) if each is not None]
         if not parts:
             break
-        seats = _GangSeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        seats = _GangOptions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         due = forecast.start_s[gang] + jobs.seconds[gang]
         rent = workers * float(until(due) - until(forecast.start_s[gang]))
         pace = np.unique(seats.end)
@@ -585,7 +585,7 @@ def _added_by_gangs(
     return found
 
 
-def _beside_hosts(beside: _Beside, plan: _Plan, gang: int) -> _GangSeats | None:
+def _beside_hosts(beside: _Beside, plan: _OneGpuPlan, gang: int) -> _GangOptions | None:
     """Return the seats of a gang beside running jobs.
 
     What a running job of several GPUs loses counts once, and may be due to others. If these are
@@ -600,7 +600,7 @@ def _beside_hosts(beside: _Beside, plan: _Plan, gang: int) -> _GangSeats | None:
     one, lost = there.held == 1, joins.lost[:, :, gang]
     adds = np.where(one, lost - plan.host_price, np.where(own, lost / there.held, 0.0))
     split, host = np.nonzero(~np.isnan(joins.gain[:, :, gang]))
-    return _GangSeats(
+    return _GangOptions(
         there.gpus[host],
         joins.end[split, host, gang],
         joins.theirs[split, host, gang],
@@ -611,8 +611,8 @@ def _beside_hosts(beside: _Beside, plan: _Plan, gang: int) -> _GangSeats | None:
 
 
 def _on_idle_gpus(
-    jobs: QueueColumns, on_idle: _OnIdle, plan: _Plan, gang: int, idle: int
-) -> _GangSeats:
+    jobs: QueueColumns, on_idle: _OnIdle, plan: _OneGpuPlan, gang: int, idle: int
+) -> _GangOptions:
     """Return the seats of a gang on idle GPUs: alone, and with each other job.
 
     Two gangs that start together pay half the price each.
@@ -626,7 +626,7 @@ def _on_idle_gpus(
     single = jobs.workers[other] == 1
     adds = gain[split, place] - plan.job_price[other] - plan.idle_price
     adds = np.where(single, adds, -plan.idle_price / 2)
-    return _GangSeats(
+    return _GangOptions(
         np.append(np.where(single, 1, jobs.workers[other]), idle),
         np.append(own[split, place], on_idle.work_s[gang]),
         np.append(np.where(single, end[split, place], 0.0), 0.0),
@@ -642,7 +642,7 @@ def _seats(
     idle: Sequence[int],
     beside: _Beside,
     on_idle: _OnIdle | None,
-    plan: _Plan,
+    plan: _OneGpuPlan,
 ) -> Iterator[tuple[int, int, int]]:
     """Yield each job of a plan with its GPU and share.
 
