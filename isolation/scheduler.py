@@ -46,10 +46,13 @@ class LaunchForm(NamedTuple):
         ``whole``, ``slices`` or ``workers``.
     size : int
         Blocks of a slice, or the number of workers; 0 for ``whole``.
+    chunk : int
+        Consecutive blocks that a worker takes at a time.
     """
 
     kind: str
     size: int = 0
+    chunk: int = 1
 
 
 WHOLE: Final = LaunchForm("whole")

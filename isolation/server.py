@@ -95,7 +95,9 @@ _OUTCOMES: Final = {
 }
 """Why a form is not used after its check, as numbered in ``interception/shim.c``."""
 _HEADER: Final = struct.Struct("=II")
-_MEASUREMENT: Final = struct.Struct("=IIIIIId")
+_ANSWER: Final = struct.Struct("=IIIIdd")
+"""A form: kind, size, chunk, whether it is final, seconds of a launch whole and in this form."""
+_MEASUREMENT: Final = struct.Struct("=IIIIIIId")
 _KINDS: Final = ("whole", "slices", "workers")
 _FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
 
@@ -401,15 +403,15 @@ class SchedulerServer:
             # Another process has chosen it, in which it did not fail.
             form, final = WHOLE, True
         final |= not (wanted.sliceable or wanted.preemptible)
-        return struct.pack("=III", _KINDS.index(form.kind), form.size, final)
+        return _ANSWER.pack(_KINDS.index(form.kind), form.size, form.chunk, final, 0.0, 0.0)
 
     def _measured(self, client: _ClientProcess, request: bytes) -> None:
-        module, number, blocks, threads, kind, size, seconds = _MEASUREMENT.unpack(request)
+        module, number, blocks, threads, kind, size, chunk, seconds = _MEASUREMENT.unpack(request)
         made = client.modules[module]
         measured = Size(f"{made.key} {made.kernels[number].name}", blocks, threads)
         with self._lock:
             choice = self._choices[client.sms]
-            choice.add(measured, LaunchForm(_KINDS[kind], size), seconds / blocks)
+            choice.add(measured, LaunchForm(_KINDS[kind], size, chunk), seconds / blocks)
 
     def _failed(self, client: _ClientProcess, request: bytes) -> None:
         """Take a form back that cannot be checked on copies, or was not right there."""

@@ -5,13 +5,14 @@ parameters and number its blocks 0, 1, ... with x fastest.
 
 *Slices* run the blocks from a given one on; their number is the number of blocks of the launch.
 
-*Workers* take the next block's number from a counter in global memory until no block remains or a
-flag is set. The counter then says where to resume, with any number of workers. All threads of a
-worker must finish a block before the next begins, so every return leads to a barrier. After it they
-read the number that one of them has taken, alternating between two memory locations: a single one
-could be overwritten before slow threads have read it. These lie behind the launch's dynamic shared
-memory, which is made larger for them: they move no variable of the kernel. Instructions such as
-``wgmma`` require alignments of its dynamic memory that no declaration names.
+*Workers* take the numbers of the next blocks from a counter in global memory, a *chunk* of
+consecutive ones at a time, until no block remains or a flag is set. A chunk that was taken is
+finished, so the counter says where to resume, with any number of workers and any chunk. All threads
+of a worker must finish a block before the next begins, so every return leads to a barrier. After it
+they read the number that one of them has taken, alternating between two memory locations: a single
+one could be overwritten before slow threads have read it. These lie behind the launch's dynamic
+shared memory, which is made larger for them: they move no variable of the kernel. Instructions such
+as ``wgmma`` require alignments of its dynamic memory that no declaration names.
 
 *Unified synchronisation* is for kernels in which some threads may return while others continue to a
 barrier. There, returns and barriers lead to one barrier, at which threads that have returned stay
@@ -32,8 +33,8 @@ SLICES: Final = "__dovetail_slices"
 
 WORKERS: Final = "__dovetail_workers"
 """The suffix of a preemptible kernel; further parameters: grid x, y, z, and the addresses of the
-counter and of the flag, 32 bits each, and the bytes of the kernel's own dynamic shared memory,
-rounded up to ``STORAGE_BYTES``."""
+counter and of the flag, 32 bits each, the bytes of the kernel's own dynamic shared memory, rounded
+up to ``STORAGE_BYTES``, and the blocks of a chunk."""
 
 STORAGE: Final = ".extern .shared .align 1 .b8 dovetail_dynamic[];"
 """A declaration that modules with workers need: where dynamic shared memory begins. Its alignment
@@ -80,7 +81,7 @@ def workers(kernel: Function, *, unified: bool) -> Function:
     again = "$dovetail_next"
     body = _with_unified_sync(body, again) if unified else _returning_to(body, again)
     registers = _declared(
-        ("b32", ("block", "rest", "blocks", "flag", "place", *_id_names())),
+        ("b32", ("block", "rest", "blocks", "until", "flag", "place", *_id_names())),
         ("b64", ("counter", "stop")),
         ("pred", ("first", "over")),
     )
@@ -100,10 +101,20 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         "mov.u32 %dovetail_place, dovetail_dynamic",
         "ld.param.u32 %dovetail_rest, [dovetail_own]",
         "add.u32 %dovetail_place, %dovetail_place, %dovetail_rest",
+        "mov.u32 %dovetail_block, 0",
+        "mov.u32 %dovetail_until, 0",
     )
     take = [
         label(again),
         *(_instructions("cp.async.wait_all") if _copies_asynchronously(kernel) else []),
+        *_instructions(
+            "add.u32 %dovetail_block, %dovetail_block, 1",
+            "setp.lt.u32 %dovetail_over, %dovetail_block, %dovetail_until",
+            "@!%dovetail_over bra $dovetail_take",
+            "barrier.sync 0",
+            "bra $dovetail_split",
+        ),
+        label("$dovetail_take"),
         *_instructions(
             "xor.b32 %dovetail_place, %dovetail_place, 4",
             "@!%dovetail_first bra $dovetail_taken",
@@ -111,7 +122,12 @@ def workers(kernel: Function, *, unified: bool) -> Function:
             "ld.volatile.global.u32 %dovetail_flag, [%dovetail_stop]",
             "setp.ne.u32 %dovetail_over, %dovetail_flag, 0",
             "@%dovetail_over bra $dovetail_publish",
-            "atom.global.add.u32 %dovetail_block, [%dovetail_counter], 1",
+            # After the last block nothing is added: so the counter never overflows.
+            "ld.volatile.global.u32 %dovetail_rest, [%dovetail_counter]",
+            "setp.ge.u32 %dovetail_over, %dovetail_rest, %dovetail_blocks",
+            "@%dovetail_over bra $dovetail_publish",
+            "ld.param.u32 %dovetail_rest, [dovetail_chunk]",
+            "atom.global.add.u32 %dovetail_block, [%dovetail_counter], %dovetail_rest",
         ),
         label("$dovetail_publish"),
         *_instructions("st.shared.u32 [%dovetail_place], %dovetail_block"),
@@ -121,7 +137,11 @@ def workers(kernel: Function, *, unified: bool) -> Function:
             "ld.shared.u32 %dovetail_block, [%dovetail_place]",
             "setp.ge.u32 %dovetail_over, %dovetail_block, %dovetail_blocks",
             "@%dovetail_over ret",
+            "ld.param.u32 %dovetail_until, [dovetail_chunk]",
+            "add.u32 %dovetail_until, %dovetail_until, %dovetail_block",
+            "min.u32 %dovetail_until, %dovetail_until, %dovetail_blocks",
         ),
+        label("$dovetail_split"),
         *_split(),
     ]
     parameters = [
@@ -129,6 +149,7 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         ".param .u64 dovetail_counter",
         ".param .u64 dovetail_stop",
         ".param .u32 dovetail_own",
+        ".param .u32 dovetail_chunk",
     ]
     # Declarations of the body come before the loop, so that they are not repeated.
     declared = [

@@ -231,17 +231,18 @@ static struct shape *shape_of(struct kernel *k, const struct config *c) {
     }
     if (!ask(FORM, head, sizeof head, NULL, 0, &reply, &size, REPLY_S)) return NULL;
     const char *at = reply;
-    s->kind = word(&at), s->size = word(&at), s->final = word(&at);
+    s->kind = word(&at), s->size = word(&at), s->chunk = word(&at), s->final = word(&at);
+    s->whole_s = number(&at), s->form_s = number(&at);
     free(reply);
     return s;
 }
 
 static void measured(const struct kernel *k, const struct shape *s, double seconds) {
-    struct {
-        uint32_t module, kernel, blocks, threads, kind, size;
+    struct __attribute__((packed)) {
+        uint32_t module, kernel, blocks, threads, kind, size, chunk;
         double seconds;
     } m = {k->module->id, k->number, s->grid[0] * s->grid[1] * s->grid[2], s->block[0] * s->block[1] * s->block[2],
-           s->kind, s->size, seconds};
+           s->kind, s->size, s->chunk, seconds};
     ask(MEASURED, &m, sizeof m, NULL, 0, NULL, NULL, 0);
 }
 
@@ -393,7 +394,7 @@ static enum check on_copies(const struct kernel *k, const struct launch *l, cons
     if (found || !all.count) return found ? found : NOT_COPIED;
     uint32_t blocks = blocks_of(c), first = 0, grid[3];
     Address held = 0, values[64], counter, never = self.at + (Address)((char *)&self.page->never - (char *)self.page);
-    void *arguments[k->parameters + 6];
+    void *arguments[k->parameters + 7];
     memcpy(grid, c->grid, sizeof grid);
     /* Others on the GPU may need memory in the meantime. */
     size_t needed = 2 * all.bytes + 256, unused, total;
@@ -415,6 +416,7 @@ static enum check on_copies(const struct kernel *k, const struct launch *l, cons
         arguments[k->parameters + 3] = s->kind == 2 ? (void *)&counter : (void *)&first;
         arguments[k->parameters + 4] = &never;
         arguments[k->parameters + 5] = &own;
+        arguments[k->parameters + 6] = (void *)&s->chunk;
         if (turn)
             THEN(launched(l->f, c, c->grid, c->shared, arguments));
         else if (s->kind == 2)
@@ -475,13 +477,14 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, struct shape 
     if (lane < 0) return -1;
     struct lane *of = &self.area->lanes[lane];
     Address counter = self.counters + 4 * (Address)lane, stop;
-    void *arguments[k->parameters + 6];
+    void *arguments[k->parameters + 7];
     if (k->parameters) memcpy(arguments, l->arguments, k->parameters * sizeof *arguments);
     memcpy(grid, c->grid, sizeof grid);
     for (int axis = 0; axis < 3; axis++) arguments[k->parameters + axis] = &grid[axis];
     arguments[k->parameters + 3] = workers ? (void *)&counter : (void *)&first;
     arguments[k->parameters + 4] = &stop;
     arguments[k->parameters + 5] = &own;
+    arguments[k->parameters + 6] = &s->chunk;
     CUresult result = workers ? driver.cuMemsetD32Async(counter, 0, 1, c->stream) : 0;
     int begun = 0, on_time = 1;
     double seconds = 0;

@@ -29,7 +29,8 @@ class AnyForm(SchedulerServer):
         fitting = ["whole", *(form for form in kernel.forms if not kernel.why_not(form, shape))]
         form = self._rng.choice([form for form in self._forms if form in fitting])
         kind = ("whole", "slices", "workers").index(form)
-        return struct.pack("=III", kind, self._rng.choice(self._sizes), 0)
+        size, chunk = self._rng.choice(self._sizes), self._rng.choice((1, 2, 5))
+        return struct.pack("=IIIIdd", kind, size, chunk, 0, 0.0, 0.0)
 
     def _measured(self, client, request: bytes) -> None:
         pass

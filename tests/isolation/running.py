@@ -75,8 +75,8 @@ def preempted(
                 memory[FLAG_AT] = 1
 
         own = own_dynamic_bytes(case.dynamic_shared)
-        arguments = (*case.arguments, *case.grid, COUNTER_AT, FLAG_AT, own)
-        grid = (rng.choice((1, 2, 3)), 1, 1)
+        chunk, grid = rng.choice((1, 1, 2, 3, 7)), (rng.choice((1, 2, 3)), 1, 1)
+        arguments = (*case.arguments, *case.grid, COUNTER_AT, FLAG_AT, own, chunk)
         _launch(runs, memory, case, arguments, grid, rng, host, own + STORAGE_BYTES)
         launches += 1
     return bytes(memory[DATA_AT:])

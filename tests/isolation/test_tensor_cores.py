@@ -158,7 +158,7 @@ def test_bulk_copies():
     whole = _slices_of_a_barrier_in_memory(module, kernel, case)
     again = case.memory()
     runs = running.workers_of(module, workers(kernel, unified=False))
-    arguments = (*case.arguments, *case.grid, running.COUNTER_AT, running.FLAG_AT, 0)
+    arguments = (*case.arguments, *case.grid, running.COUNTER_AT, running.FLAG_AT, 0, 1)
     with pytest.raises(InterpreterError, match="initialised while"):
         launch(runs, again, arguments, (1, 1, 1), case.block, random.Random(6), dynamic_shared=8)
     expected = [values[32 * block + 31 - t] for block in range(3) for t in range(32)]
