@@ -1,13 +1,9 @@
-"""Decides what a GPU with latency-critical and best-effort clients runs next (Tally, section 4.2).
+"""Chooses the forms of best-effort kernels (Tally, section 4.2).
 
-Pure logic: it turns events into orders, and never waits or reads a clock. Kernels of the
-latency-critical client are launched immediately. Kernels of a best-effort client run one at a time,
-only while the latency-critical client has none, and in a form that releases the GPU quickly: in
-slices, or with workers that can be preempted.
-
-The form of a kernel is chosen by measuring its runs, for each size of its grid and blocks (Fig. 4
-of the paper). The *turnaround* of a form is the time until it releases the GPU: the time of a
-slice, or of one block of a worker, which is kernel time x workers / blocks (equation 1). The
+A best-effort kernel runs in a form that releases the GPU quickly: in slices, or with workers that
+can be preempted. The form is chosen by measuring its runs, for each size of its grid and blocks
+(Fig. 4 of the paper). The *turnaround* of a form is the time until it releases the GPU: the time of
+a slice, or of one block of a worker, which is kernel time x workers / blocks (equation 1). The
 fastest form whose turnaround is within the bound is chosen; if there is none, because a single
 block takes longer, the fastest form with about the shortest turnaround.
 
@@ -19,9 +15,8 @@ within the bound, so that measuring does not delay the latency-critical client e
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 BOUND_S: Final = 31.6e-6
@@ -84,45 +79,11 @@ class Kernel:
         The kernel's name and dimensions.
     sliceable, preemptible : bool
         Its available forms (``PreparedKernel.why_not``).
-    done : int
-        The number of executed blocks.
     """
 
     size: Size
     sliceable: bool = True
     preemptible: bool = True
-    done: int = 0
-
-
-class KernelLaunch(NamedTuple):
-    """An order: launch a part of a kernel.
-
-    Attributes
-    ----------
-    client : str
-        The client.
-    kernel : Kernel
-        Its current kernel.
-    form : LaunchForm
-        The form of the launch.
-    first, blocks : int
-        The first block, and the number of blocks: a slice, otherwise all that remain.
-    """
-
-    client: str
-    kernel: Kernel
-    form: LaunchForm
-    first: int
-    blocks: int
-
-
-class Preempt(NamedTuple):
-    """An order: raise the flag that stops the workers of a client's kernel."""
-
-    client: str
-
-
-Order = KernelLaunch | Preempt
 
 
 @dataclass
@@ -224,114 +185,6 @@ class FormChoice:
         if WHOLE in keeping and measured[WHOLE].block_s <= _AS_FAST * measured[fastest].block_s:
             return WHOLE
         return fastest
-
-
-@dataclass
-class _ClientQueue:
-    """The queue of a client's kernels.
-
-    ``part`` is the launch that runs now, and ``stopping`` whether it was asked to stop.
-    """
-
-    critical: bool
-    queue: deque[Kernel] = field(default_factory=deque)
-    part: KernelLaunch | None = None
-    stopping: bool = False
-
-
-class Scheduler:
-    """Decides what runs on one GPU.
-
-    Parameters
-    ----------
-    sms : int
-        Streaming multiprocessors of the GPU.
-    bound_s : float
-        The longest turnaround, seconds.
-    samples : int
-        The number of runs in a measurement.
-    """
-
-    def __init__(self, sms: int, bound_s: float = BOUND_S, samples: int = SAMPLES) -> None:
-        self._sms = sms
-        self.choice: Final = FormChoice(sms, bound_s, samples)
-        self._clients: dict[str, _ClientQueue] = {}
-
-    def join(self, client: str, *, critical: bool) -> None:
-        """Add a client; at most one should be latency-critical."""
-        self._clients[client] = _ClientQueue(critical)
-
-    def leave(self, client: str) -> list[Order]:
-        """Remove a client that has ended, with its waiting kernels; return the next orders."""
-        del self._clients[client]
-        return self._next()
-
-    def submit(self, client: str, kernel: Kernel) -> list[Order]:
-        """Add a client's next kernel, and return the next orders."""
-        self._clients[client].queue.append(kernel)
-        return self._next()
-
-    def ended(self, client: str, blocks: int, seconds: float) -> list[Order]:
-        """Record that a client's launch has ended, and return the next orders.
-
-        Parameters
-        ----------
-        client : str
-            The client.
-        blocks : int
-            Blocks that were executed; fewer than were launched if it was preempted.
-        seconds : float
-            Time from the first block to the last.
-        """
-        state = self._clients[client]
-        part = state.part
-        assert part is not None
-        kernel = part.kernel
-        # Long kernels never run without interruption beside a busy client: runs that were preempted
-        # count, too, once every worker has had a block.
-        if not state.critical and blocks and blocks >= min(part.form.size, part.blocks):
-            self.choice.add(kernel.size, part.form, seconds / blocks)
-        kernel.done += blocks
-        state.part, state.stopping = None, False
-        if kernel.done >= kernel.size.blocks:
-            state.queue.popleft()
-        return self._next()
-
-    # Orders.
-
-    def _next(self) -> list[Order]:
-        """Return the next orders: the latency-critical client first, the others in its gaps."""
-        orders: list[Order] = []
-        critical_waits = False
-        for name, client in self._clients.items():
-            if client.critical and client.queue:
-                critical_waits = True
-                if client.part is None:
-                    orders.append(self._launched(name, client, WHOLE))
-        for name, client in self._clients.items():
-            if client.critical:
-                continue
-            if critical_waits:
-                if client.part is not None and not client.stopping:
-                    client.stopping = True
-                    if client.part.form.kind == "workers":
-                        orders.append(Preempt(name))
-            elif client.part is None and client.queue:
-                orders.append(self._launched(name, client, self.choice.form(client.queue[0])))
-        # Preemptions come before launches.
-        return sorted(orders, key=lambda order: isinstance(order, KernelLaunch))
-
-    def _launched(self, name: str, client: _ClientQueue, form: LaunchForm) -> KernelLaunch:
-        kernel = client.queue[0]
-        left = kernel.size.blocks - kernel.done
-        if kernel.done and form.kind == "whole":
-            # A kernel that has begun cannot be launched whole: the rest is one slice, or workers.
-            form = LaunchForm("slices", left)
-            if not kernel.sliceable:
-                form = LaunchForm("workers", min(self._sms, left))
-        blocks = min(form.size, left) if form.kind == "slices" else left
-        client.part = KernelLaunch(name, kernel, form, kernel.done, blocks)
-        return client.part
 
 
 def _turnaround_s(size: Size, form: LaunchForm, block_s: float) -> float:
