@@ -169,6 +169,12 @@ class LiveJob:
             return frozenset()
         return frozenset(seat.gpu for seat in self.run.seats)
 
+    def leads(self, gpu: str) -> bool:
+        """Return whether isolated best-effort jobs on a device run in its idle time only."""
+        if self.run is None or self.spec.priority != "latency" or self.unisolated:
+            return False
+        return self.run.isolated and self.run.share_on(gpu) is None
+
     def held_s(self, now_s: float) -> float:
         """Return how many seconds its present run has held devices; 0 if it holds none."""
         began_s = now_s

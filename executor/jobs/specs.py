@@ -395,7 +395,8 @@ class Run(Record):
         Samples of a step, if not the full batch of the workload.
     isolated : bool
         Whether its kernel launches are intercepted: on all its devices for a latency job, otherwise
-        on the devices where its share is ``idle``.
+        on the devices where it has no cap. There its share is ``idle`` as long as an isolated
+        latency job without a cap is beside it.
     """
 
     id: Name
@@ -411,7 +412,20 @@ class Run(Record):
 
     def isolated_on(self, seat: Seat) -> bool:
         """Return whether its kernel launches on a device are intercepted."""
-        return self.isolated and (self.spec.priority == "latency" or seat.share == IDLE)
+        return self.isolated and (self.spec.priority == "latency" or seat.share in (None, IDLE))
+
+    def beside(self, gpu: str, leads: bool) -> Self:
+        """Return an isolated best-effort run as it is on a device beside others.
+
+        Without a cap there, its share is ``idle`` if one of the others ``leads``, otherwise none.
+        """
+        seats = tuple(
+            seat.model_copy(update={"share": IDLE if leads else None})
+            if seat.gpu == gpu and self.isolated_on(seat)
+            else seat
+            for seat in self.seats
+        )
+        return self if seats == self.seats else self.model_copy(update={"seats": seats})
 
     @property
     def places(self) -> str:

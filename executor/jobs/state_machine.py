@@ -8,6 +8,7 @@ that may still have to be carried out (``StateMachine.outstanding``).
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -278,6 +279,7 @@ class StateMachine:
         job.trouble = job.stop_reason = job.stop_then = ""
         job.unseen, job.stop_grace_s, job.paused = False, None, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {event.run.places}")
+        self._isolate(job.devices)
         self._wanted.append(Launch(job.run))
 
     def _reserved(self, event: events.Reserved) -> None:
@@ -470,6 +472,15 @@ class StateMachine:
         }
         return list(found.values())
 
+    def _isolate(self, gpus: Collection[str]) -> None:
+        """Let isolated best-effort jobs give way on devices with a job that leads, or no longer."""
+        residents = self.residents() if gpus else {}
+        for gpu in sorted(gpus):
+            leads = any(job.leads(gpu) for job in residents[gpu])
+            for job in residents[gpu]:
+                if job.run is not None and job.spec.priority != "latency" and not job.unisolated:
+                    job.run = job.run.beside(gpu, leads)
+
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Allow the jobs of a workload to share."""
         self.profiled.add(key)
@@ -605,7 +616,7 @@ class StateMachine:
     def _enter(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
         self._require(state in TRANSITIONS[job.state], rule, job)
-        uid = job.spec.owner.uid
+        uid, left = job.spec.owner.uid, () if state in HOLDING else job.devices
         if job.state in HOLDING and state not in HOLDING:
             held_s = job.spec.workers * job.held_s(at_s)
             self.used[uid] = self.used.get(uid, 0.0) + held_s
@@ -618,6 +629,7 @@ class StateMachine:
             job.forget_words()
             self.ended.append(job)
         self._file(job)
+        self._isolate(left)
         self._admit_next(job, at_s)
 
     def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:

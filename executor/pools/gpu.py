@@ -293,7 +293,7 @@ class GpuPool(LocalPool):
         """Return whether a rank is a client of its GPU's MPS server, and isolated if it must be.
 
         A rank that uses the GPU but not the server runs without its cap, and is stopped. So is a
-        rank that must run in the idle time of others but is not isolated.
+        rank that was started in the idle time of others but is not isolated; any other runs on.
         """
         isolated = run.isolated_on(run.seats[rank]) and run.id not in self._unisolated
         if not self._has_mps and not isolated:
@@ -433,7 +433,7 @@ class GpuPool(LocalPool):
         elif boot_s() - self._outside_since.setdefault(key, boot_s()) > OUTSIDE_S:
             del self._outside_since[key]
             reason = f"rank {rank} is on the GPU, but not {lacks}"
-            if lacks == _NOT_ISOLATED and run.spec.priority == "latency":
+            if lacks == _NOT_ISOLATED and run.seats[rank].share != IDLE:
                 self._lose_isolation(run, reason)
             else:
                 self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))

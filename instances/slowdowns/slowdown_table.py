@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances._record import AnyShare
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.isolated import BEHIND
 from dovetail.instances.slowdowns.shares import CODES, share_code, share_of
 
 Caps = tuple[AnyShare, AnyShare]
@@ -187,6 +188,36 @@ class SlowdownTable:
             if values.dtype == np.float64
         }
         return replace(self, **changed, prior=self.prior and self.prior.without(cells))
+
+    def isolated(self, pairs: NDArray[np.bool_]) -> Self:
+        """Return the table in which pairs of intercepted jobs are isolated without being asked to.
+
+        A best-effort job that is intercepted from its start gives way to every intercepted
+        latency-critical job on its GPU. So without caps both are as slow as with the share
+        ``idle``, where that is known. What they are where only the latency-critical one has a cap,
+        is not known: there they may not share.
+
+        Parameters
+        ----------
+        pairs : (W, W) bool
+            ``[a, b]``: whether b gives way to a.
+        """
+        changed: dict[str, Any] = {name: each.copy() for name, each in self._of_cells().items()}
+        backwards, places = pairs.T, self.caps_place
+        if BEHIND in places:
+            ahead, behind = places[BEHIND], places[BEHIND[::-1]]
+            known = ~np.isnan(self.slowdown[:, ahead] + self.turned(self.slowdown)[:, ahead])
+            for values in changed.values():
+                values[:, 0] = np.where(pairs & known, values[:, ahead], values[:, 0])
+                turned = backwards & known.swapaxes(1, 2)
+                values[:, 0] = np.where(turned, values[:, behind], values[:, 0])
+        for k, (mine, theirs) in enumerate(self.caps):
+            never = pairs if theirs is None else backwards
+            if (mine is None) is not (theirs is None) and IDLE not in (mine, theirs):
+                for values in changed.values():
+                    if values.dtype == np.float64:
+                        values[:, k][:, never] = math.nan
+        return replace(self, **changed, prior=self.prior and self.prior.isolated(pairs))
 
     def _of_cells(self) -> dict[str, NDArray[Any]]:
         """Return the arrays with a value for each cell, by the names of their fields."""

@@ -1,5 +1,6 @@
 """Pairs of which one job runs in the idle time of the other: format, estimate, plan, check."""
 
+import numpy as np
 import pytest
 
 from dovetail import solve
@@ -9,6 +10,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.instances.slowdowns.isolated import isolated_entries, isolated_entry
+from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.predictors import predict
 from dovetail.solver.explaining.explanations import explain
 
@@ -154,3 +156,37 @@ def test_explain_names_it_as_a_remedy():
     assert remedy.assignments[0].shares == (IDLE,)
     assert "if training were isolated" in remedy.text
     assert len(solve(remedy.change.applied(instance, "t")).plan.assignments) == 2
+
+
+class TestInterceptedFromTheStart:
+    ENTRIES = (
+        MEASURED,
+        {"pair": ["chat", "training"], "share": [50, None], "slowdown": [1.2, 1.8]},
+        {"pair": ["chat", "training"], "share": [50, 50], "slowdown": [1.5, 1.5]},
+    )
+
+    def table(self, *entries):
+        table = SlowdownTable.of(serving(entries=entries))
+        pairs = np.zeros((2, 2), dtype=bool)
+        pairs[table.place["chat"], table.place["training"]] = True
+        return table, table.isolated(pairs)
+
+    def cell(self, table, caps, names):
+        k, (a, b) = table.caps_place[caps], (table.place[name] for name in names)
+        return table.slowdown[0, k, a, b].item(), table.p99[0, k, a, b].item()
+
+    def test_a_pair_without_caps_is_isolated(self):
+        _, found = self.table(*self.ENTRIES)
+        assert self.cell(found, (None, None), ("chat", "training")) == (1.01, 1.05)
+        assert self.cell(found, (None, None), ("training", "chat")) == (2.0, 2.0)
+
+    def test_only_the_best_effort_job_may_not_be_without_a_cap(self):
+        before, found = self.table(*self.ENTRIES)
+        assert np.isnan(self.cell(found, (50, None), ("chat", "training"))).all()
+        assert np.isnan(self.cell(found, (None, 50), ("training", "chat"))).all()
+        for caps, names in (((50, 50), ("chat", "training")), ((None, IDLE), ("chat", "training"))):
+            assert self.cell(found, caps, names)[0] == self.cell(before, caps, names)[0]
+
+    def test_where_the_isolated_pair_is_unknown_nothing_changes(self):
+        before, found = self.table()
+        np.testing.assert_array_equal(before.slowdown, found.slowdown)

@@ -159,6 +159,53 @@ def test_a_pair_is_isolated_and_computes_the_same(machine, known):
         wait_until(lambda: not running(machine), "a scheduler that is not needed ends")
 
 
+def test_a_latency_critical_job_joins_a_best_effort_job_that_runs_already(machine, known):
+    chat, train = jobs(machine)
+    with machine.service(watching=PATIENT) as service:
+        # By the profile, an iteration is 1,000 s of work: a job that ends soon is waited for.
+        (first,) = service.api.submit([train.replace(estimate_s=1e8)], ME)
+        becomes(service, first, JobState.RUNNING)
+        assert service.api.job(first).shares == (None,)
+        wait_until(lambda: sum(service.api.job(first).launches.values()) > 3)
+        (second,) = service.api.submit([chat], ME)
+        becomes(service, second, JobState.RUNNING)
+        assert service.api.job(first).shares == ("idle",)
+        assert service.api.job(first).co_runners == ((second,),)
+        belief = service.live.beliefs.belief(first, second, machine.names[0])
+        assert "published means" in belief.source
+        wait_until(lambda: service.api.job(second).launches.get("announced", 0) > 3)
+        seen = service.api.job(first).launches.get("isolated", 0)
+        wait_until(lambda: service.api.job(first).launches.get("isolated", 0) > seen)
+        finish(machine, "chat")
+        becomes(service, second, JobState.FINISHED)
+        assert service.api.job(first).shares == (None,)
+        assert service.api.job(first).state is JobState.RUNNING
+        finish(machine, "train")
+        becomes(service, first, JobState.FINISHED)
+        assert right(machine, "j1.1")
+        assert right(machine, "j2.1")
+
+
+def test_a_best_effort_job_alone_runs_on_without_its_scheduler(machine, known):
+    chat, train = jobs(machine)
+    with machine.service(watching=PATIENT) as service:
+        (first,) = service.api.submit([train], ME)
+        becomes(service, first, JobState.RUNNING)
+        (scheduler,) = running(machine)
+        os.kill(scheduler.pid, signal.SIGKILL)
+        wait_until(lambda: "scheduler" in service.api.job(first).unisolated)
+        (second,) = service.api.submit([chat], ME)
+        wait_until(lambda: service.api.job(second).why)
+        assert service.api.job(first).state is JobState.RUNNING
+        assert service.api.job(second).state is JobState.WAITING
+        finish(machine, "train")
+        becomes(service, first, JobState.FINISHED)
+        becomes(service, second, JobState.RUNNING)
+        finish(machine, "chat")
+        becomes(service, second, JobState.FINISHED)
+        assert right(machine, "j1.1")
+
+
 def test_a_scheduler_that_dies_is_replaced_and_what_is_not_isolated_any_more_waits(machine, known):
     with machine.service(watching=PATIENT) as service:
         chat, train = start_isolated(service, machine)

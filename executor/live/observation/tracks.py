@@ -231,9 +231,10 @@ class Tracks:
         self, holding: Sequence[tuple[LiveJob, Run]], changed: Mapping[str, Residents]
     ) -> None:
         """Track these runs, and start over with the devices whose residents have changed."""
-        self.runs = {
-            run.id: self.runs.get(run.id) or Track(job, run, self.now_s) for job, run in holding
-        }
+        before, self.runs = self.runs, {}
+        for job, run in holding:
+            track = self.runs[run.id] = before.get(run.id) or Track(job, run, self.now_s)
+            track.run = run  # its share may have changed with its co-runners
         for gpu, residents in changed.items():
             device = self.devices[gpu] = TrackedDevice(residents, self.now_s)
             if device.shared:

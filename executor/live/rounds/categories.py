@@ -238,6 +238,7 @@ class CategoryState:
         table = self._table.renumbered(labels, at, self._models, tuple(sets))
         if not self._table.workloads:
             return table
+        table = table.isolated(self._behind)
         return table.without(self._struck() | self._in_doubt(table))
 
     def _sets(
@@ -310,14 +311,19 @@ class CategoryState:
 
         True at caps without isolation.
         """
-        roles = np.array([category.isolation for category in self.categories], dtype=str)
-        found = np.ones((len(self._table.caps), len(roles), len(roles)), dtype=np.bool_)
+        behind = self._behind
+        found = np.ones((len(self._table.caps), *behind.shape), dtype=np.bool_)
         for k, caps in enumerate(self._table.caps):
             if IDLE in caps:
-                mine, theirs = ("best-effort" if share == IDLE else "latency" for share in caps)
-                both = (roles == mine)[:, np.newaxis] & (roles == theirs)
-                found[k] = both & self._same_user
+                found[k] = behind.T if caps[0] == IDLE else behind
         return found
+
+    @cached_property
+    def _behind(self) -> NDArray[np.bool_]:
+        """``[a, b]``: whether jobs of category b give way to those of category a."""
+        roles = np.array([category.isolation for category in self.categories], dtype=str)
+        both = np.logical_and.outer(roles == "latency", roles == "best-effort")
+        return np.asarray(both & self._same_user)
 
     def _in_doubt(self, table: BeliefTable) -> NDArray[np.bool_]:
         """Return the cells of pairs that never ran so and may not (``predictors.unmeasured``)."""

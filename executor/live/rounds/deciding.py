@@ -186,13 +186,14 @@ def _run(view: PolicyView, start: Start) -> Run:
         Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
         for gpu, share in zip(start.gpus, shares, strict=True)
     )
-    first = view.beliefs.isolation(live) == "latency"
+    role = view.beliefs.isolation(live)
+    alone = role == "best-effort" and None in shares
     return Run(
         id=f"{live.id}.{live.runs + 1}",
         job=live.id,
         spec=live.spec,
         seats=seats,
-        isolated=first or IDLE in shares,
+        isolated=role == "latency" or alone or IDLE in shares,
     )
 
 

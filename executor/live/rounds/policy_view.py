@@ -15,6 +15,7 @@ from dovetail.executor.live.job_beliefs import JobBeliefs, workload_name
 from dovetail.executor.live.rounds.categories import ALONE, Category, CategoryState, Layout
 from dovetail.executor.live.rounds.fair_share import most_of, taking_part
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
+from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
 from dovetail.solver.policies.policy import Start
@@ -326,9 +327,22 @@ class PolicyView:
             state.residents[gpu].append(job)
         self._count_idle()
         for gpu in start.gpus:
+            self._isolate(gpu)
             for resident in state.residents[gpu]:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
+
+    def _isolate(self, gpu: int) -> None:
+        """Let isolated best-effort jobs without a cap run behind a latency-critical one."""
+        residents = [job for job in self.state.residents[gpu] if job.share_on(gpu) is None]
+        roles = [self._tracked[job.id].category.isolation for job in residents]
+        for job, role in zip(residents, roles, strict=True):
+            if role == "best-effort" and "latency" in roles:
+                shares = job.shares or (None,) * len(job.gpus)
+                job.shares = tuple(
+                    IDLE if each == gpu else share
+                    for each, share in zip(job.gpus, shares, strict=True)
+                )
 
     # Categories.
 

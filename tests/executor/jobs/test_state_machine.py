@@ -89,7 +89,9 @@ class TestIsolation:
     def pair(self, story):
         story.know()
         story.know("text")
-        first = story.running("g0", priority="latency")
+        first = story.submit(priority="latency")
+        story.tell(events.Placed, run=run_of(first, ("g0",)).replace(isolated=True))
+        story.bring_up(first)
         second = story.submit(workload="text", requeue=False)
         run = run_of(second, ("g0",), share=IDLE).replace(isolated=True)
         story.tell(events.Placed, run=run)

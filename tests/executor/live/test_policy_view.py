@@ -386,10 +386,11 @@ def test_several_jobs_run_in_the_idle_time_of_one_where_its_tail_with_each_allow
         assert seen(view, train).rate == pytest.approx(1 / 4)
         story.ended(chat)
         view.renew(story.at_s)
-        # Both go on in turns, and nothing joins them.
-        assert seen(view, train).rate == pytest.approx(1 / 2)
+        # Both go on whole, as they were measured so, and none with a gSLA joins them.
+        assert seen(view, train).rate == pytest.approx(1 / 1.5)
         assert view.instance().jobs
-        second = story.submit(workload="speech", isolation="blocks", priority="latency")
+        chats = {"workload": "speech", "isolation": "blocks", "priority": "latency"}
+        second = story.submit(**chats, gsla=1.3)
         view.renew(story.at_s)
         assert refusal(view, [start(view, second, "g0")], {})
 
@@ -405,7 +406,47 @@ def test_a_job_that_is_not_isolated_any_more_gets_no_other_into_its_idle_time():
     assert refusal(view, [start(view, train, "g0", shares=(IDLE,))], {})
 
 
-def test_one_that_is_alone_at_idle_and_not_isolated_any_more_gets_no_co_runner_at_all():
+def test_a_latency_job_joins_one_that_runs_already_and_that_is_whole_again_afterwards():
+    story = known_story()
+    chat, train = isolated_jobs(story)
+    measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
+    plain = together("speech", "vision", (1.9, 1.3)).replace(p99=(4.5, 1.3))
+    view = world_of(story, measured, plain, rules={"shares": ["idle"]})
+    put(story, view, train, "g0")
+    assert train.run.isolated
+    assert train.run.share_on("g0") is None
+    assert seen(view, train).rate == 1.0
+    for gpu in GPUS:
+        drain(story, gpu, on=gpu != "g0")
+    view.renew(story.at_s)
+    (found,) = policy_named("dovetail").decide(view.state).starts
+    view.enter(found)
+    assert seen(view, train).rate == pytest.approx(1 / 2)
+    view = world_of(story, measured, plain, rules={"shares": ["idle"]})
+    put(story, view, chat, "g0")
+    assert train.run.share_on("g0") == IDLE
+    assert seen(view, train).rate == pytest.approx(1 / 2)
+    assert seen(view, chat).rate == pytest.approx(1 / 1.02)
+    story.ended(chat)
+    view.renew(story.at_s)
+    assert train.run.share_on("g0") is None
+    assert seen(view, train).rate == 1.0
+
+
+def test_a_latency_job_joins_none_that_has_lost_its_isolation():
+    story = known_story()
+    chat, train = isolated_jobs(story)
+    measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
+    view = world_of(story, measured, rules={"shares": ["idle"]})
+    put(story, view, train, "g0")
+    assert refusal(view, [start(view, chat, "g0")], {}) is None
+    story.tell(events.IsolationLost, run=train.run.id, reason="r")
+    view.renew(story.at_s)
+    assert refusal(view, [start(view, chat, "g0")], {})
+    assert train.state is JobState.RUNNING
+
+
+def test_one_that_ran_behind_another_and_is_not_isolated_any_more_gets_no_co_runner_at_all():
     story = known_story()
     chat, train = isolated_jobs(story)
     measured = together("speech", "vision", (1.02, 2.0), (None, IDLE))
@@ -417,7 +458,7 @@ def test_one_that_is_alone_at_idle_and_not_isolated_any_more_gets_no_co_runner_a
     view.renew(story.at_s)
     assert train.state is JobState.RUNNING
     (job,) = (job for job in view.instance().jobs if job.id == train.id)
-    assert job.share == (IDLE,)
+    assert job.share is None
     second = story.submit(workload="speech", isolation="blocks", priority="latency", gsla=1.3)
     view.renew(story.at_s)
     assert refusal(view, [start(view, second, "g0")], {})
