@@ -223,7 +223,7 @@ def crowd(options: argparse.Namespace) -> None:
         for way in ("mps", "gate-due", "gate-slices"):
             found = []
             for seed in range(options.seeds):
-                case = Case(options, seed, 0.1, 1.31e-3)
+                case = Case(options, seed, 0.1, request_s=1.31e-3)
                 others = [
                     Work(case.request, case.arrivals(1000 + 100 * seed + k, options.arrivals))
                     for k in range(count)

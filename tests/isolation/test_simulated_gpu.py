@@ -1,6 +1,9 @@
 """The simulated GPU: cases by hand, what is conserved, and the order of the ways of sharing."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,3 +244,15 @@ def test_the_same_seed_gives_the_same_figures(way):
     runs = [_run(way, _drawn(), costs=COSTS, seed=3, end_s=0.5) for _ in "ab"]
     assert np.array_equal(runs[0].latencies_s, runs[1].latencies_s)
     assert runs[0].passes == runs[1].passes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [("tally.py", "those that should keep 31.6"), ("isolated_pairs.py", "isolated by gate-due")],
+)
+def test_benchmarks_print_their_tables(script, printed):
+    short = ("--seconds", "0.1", "--seeds", "2", "--kernels", "3")
+    path = Path(__file__).parents[2] / "benchmarks" / "isolation" / script
+    ran = subprocess.run([sys.executable, path, *short], capture_output=True, text=True, check=True)
+    assert printed in ran.stdout
