@@ -6,12 +6,17 @@ after installation (ten seconds or more) and cached next to the source or in the
 folder. As plain Python a round of some dozens of jobs is solved before the code would be loaded,
 and one of some hundreds before it would be compiled. ``quickest`` chooses;
 ``matching.compile_kernels`` compiles ahead of the first round.
+
+numba takes cached code for that of a function while the function's own file is unchanged, although
+code of other files is compiled into it and types of other files are pickled with it. So the code of
+each state of all sources is in a folder of its own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -19,6 +24,7 @@ from hashlib import sha256
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from types import FunctionType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -55,6 +61,12 @@ are like a large one."""
 
 _plain_s = 0.0
 """Seconds that this process has spent on rounds in plain Python."""
+
+_BEGAN_NS = time.time_ns()
+"""When this process read its sources, or shortly before."""
+
+_NUMBA_CONFIGURED = Lock()
+"""Held while numba is told another folder for machine code."""
 
 
 class KernelCompiler(Protocol):
@@ -113,23 +125,44 @@ def is_worth_compiling(jobs: int) -> bool:
 
 
 def _mark() -> Path | None:
-    """Return the file that marks the cached machine code of these sources, or None without a cache.
+    """Return the file that marks that all machine code is cached, or None without a cache."""
+    folder = _folder(frozenset(function.__code__.co_filename for function in _KERNELS))
+    return folder and folder / "compiled"
 
-    Its name depends on the sources, Python, numba and processor that the code is for.
+
+@cache
+def _folder(sources: frozenset[str]) -> Path | None:
+    """Return the folder for machine code of the sources as they are, or None without a cache.
+
+    Its name depends on all that the code is made from, and on Python, numba and processor. The code
+    of other states of the sources is removed when it is made. Their folders stay: a process that
+    began with them may still write there.
     """
-    folder, made_for = _compiler()
-    if folder is None:
+    within, made_for = _compiler()
+    if within is None:
         return None
-    sources = sorted({function.__code__.co_filename for function in _KERNELS})
-    stats = [os.stat(source) for source in sources]
-    stamps = [(one.st_mtime_ns, one.st_size) for one in stats]
-    digest = sha256(repr((made_for, stamps)).encode()).hexdigest()[:16]
-    return folder / f"compiled-{digest}"
+    digest = sha256()
+    try:
+        for source in sorted({*sources, *map(str, Path(__file__).parent.glob("*.py"))}):
+            content = Path(source).read_bytes()
+            if os.stat(source).st_ctime_ns > _BEGAN_NS:
+                return None  # changed since this process read it
+            digest.update(f"{source} {len(content)} ".encode() + content)
+        kind = f"dovetail-{sha256(made_for.encode()).hexdigest()[:8]}"
+        folder = within / f"{kind}-{digest.hexdigest()[:16]}"
+        if not folder.exists():
+            folder.mkdir(exist_ok=True)
+            earlier = (one for one in within.glob(f"{kind}-*") if one != folder)
+            for path in (path for one in earlier for path in one.rglob("*") if path.is_file()):
+                path.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 @cache
 def _compiler() -> tuple[Path | None, str]:
-    """Return the folder for machine code, if any, and its dependencies other than sources."""
+    """Return numba's folder for machine code, if any, and what code depends on beside sources."""
     numba, binding = import_module("numba"), import_module("llvmlite.binding")
     made_for = f"{sys.version} {numba.__version__} {binding.get_host_cpu_name()}"
     try:
@@ -186,10 +219,16 @@ def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no typ
     twin.__module__ = function.__module__
     twin.__qualname__ = function.__qualname__
     numba = import_module("numba")
-    try:
-        return numba.njit(cache=True, nogil=True)(twin)
-    except RuntimeError:  # no folder for the machine code: compile in every process
+    mark = _mark()
+    if mark is None:  # compile in every process
         return numba.njit(nogil=True)(twin)
+    with _NUMBA_CONFIGURED:
+        config: Any = import_module("numba.core.config")
+        before, config.CACHE_DIR = config.CACHE_DIR, str(mark.parent)
+        try:
+            return numba.njit(cache=True, nogil=True)(twin)
+        finally:
+            config.CACHE_DIR = before
 
 
 def over_rows(

@@ -70,27 +70,6 @@ def test_kept_code_is_loaded_where_that_is_quicker(tmp_path):
     )
 
 
-def test_kept_code_is_of_the_sources_as_they_are(tmp_path):
-    run_with_code_in(
-        tmp_path,
-        """
-        import os
-        import pathlib
-        from dovetail.solver.pairing import compilation, dense
-
-        assert not compilation.is_kept()
-        compilation.keep()
-        assert compilation.is_kept()
-        changed = pathlib.Path(compilation._mark().parent / "kernel.py")
-        changed.write_text("def f(): pass")
-        scope = {}
-        exec(compile(changed.read_text(), str(changed), "exec"), scope)
-        compilation.kernel(scope["f"])
-        assert not compilation.is_kept()
-        """,
-    )
-
-
 def test_a_short_time_limit_does_not_wait_for_the_compilation(tmp_path):
     run_with_code_in(
         tmp_path,
@@ -169,14 +148,20 @@ KEEP = """
     """
 
 
+def copied(folder: Path) -> Path:
+    """Install what the kernels need in a folder; return the package."""
+    package = folder / "dovetail"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "api", package, ignore=ignored)
+    for part in ("instances", "formulations", "solver"):
+        shutil.copytree(ROOT / part, package / part, ignore=ignored)
+    return package
+
+
 @pytest.fixture(scope="module")
 def read_only(tmp_path_factory):
     """An installed package that may not be written to."""
-    package = tmp_path_factory.mktemp("site") / "dovetail"
-    ignored = shutil.ignore_patterns("*.nb?", "compiled-*")  # machine code that is kept
-    shutil.copytree(ROOT / "api", package, ignore=ignored)
-    for folder in ("instances", "formulations", "solver"):
-        shutil.copytree(ROOT / folder, package / folder, ignore=ignored)
+    package = copied(tmp_path_factory.mktemp("site"))
     for folder in package.rglob("*/"):
         folder.chmod(0o555)
     yield package
@@ -184,15 +169,15 @@ def read_only(tmp_path_factory):
         folder.chmod(0o755)
 
 
-def start(package: Path, home: Path) -> subprocess.Popen[str]:
-    """Run ``KEEP`` with a home, and with a package that it finds before any other."""
+def start(package: Path, home: Path, script: str = KEEP) -> subprocess.Popen[str]:
+    """Run a script with a home, and with a package that it finds before any other."""
     if os.geteuid() == 0 and shutil.which(WITHOUT_PRIVILEGES[0]) is None:
         pytest.skip("root may write everywhere, and there is no setpriv")
     prefix = WITHOUT_PRIVILEGES if os.geteuid() == 0 else ()
     hidden = ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
     own = {"HOME": str(home), "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
-        [*prefix, sys.executable, "-c", textwrap.dedent(KEEP)],
+        [*prefix, sys.executable, "-c", textwrap.dedent(script)],
         env={**{k: v for k, v in os.environ.items() if k not in hidden}, **own},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -217,6 +202,87 @@ def test_without_any_folder_every_process_compiles(read_only, tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o555)
     assert outcome(start(read_only, home)) == "False False 0 False"
+
+
+CALLEE = """
+from typing import NamedTuple
+
+from dovetail.solver.pairing.compilation import kernel
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@kernel
+def combined(pair: Pair) -> int:
+    return pair.first + pair.second
+"""
+
+CALLER = """
+from dovetail.solver.pairing import callee
+from dovetail.solver.pairing.callee import combined
+from dovetail.solver.pairing.compilation import kernel
+
+
+@kernel
+def doubled(pair) -> int:
+    return 2 * combined(pair)
+
+
+pair = next(kind for kind in vars(callee).values() if hasattr(kind, "_fields"))(3, 4)
+"""
+
+DOUBLE = """
+    from dovetail.solver.pairing import compilation
+    from dovetail.solver.pairing.caller import doubled, pair
+
+    before = compilation.is_kept()
+    run = compilation.compiled(doubled)
+    print(before, run(pair), sum(run.stats.cache_hits.values()))
+    compilation.keep()
+    """
+
+
+@pytest.fixture
+def doubling(tmp_path):
+    """An installed package with two kernels more, one of which calls the other."""
+    package = copied(tmp_path)
+    (package / "solver" / "pairing" / "callee.py").write_text(CALLEE)
+    (package / "solver" / "pairing" / "caller.py").write_text(CALLER)
+    return package
+
+
+@pytest.mark.parametrize(
+    ("changed", "result"),
+    [
+        (CALLEE.replace("first + pair", "first - pair"), -2),
+        (CALLEE.replace("Pair", "Two"), 14),
+    ],
+)
+def test_code_of_earlier_sources_is_not_taken(doubling, tmp_path, changed, result):
+    assert outcome(start(doubling, tmp_path, DOUBLE)) == "False 14 0"
+    assert outcome(start(doubling, tmp_path, DOUBLE)) == "True 14 1"
+    earlier = set(doubling.rglob("*.nb?"))
+    (doubling / "solver" / "pairing" / "callee.py").write_text(changed)
+    at_once = [start(doubling, tmp_path, DOUBLE) for _ in range(3)]
+    assert {outcome(process).split()[1] for process in at_once} == {str(result)}
+    assert outcome(start(doubling, tmp_path, DOUBLE)) == f"True {result} 1"
+    assert len(list(doubling.rglob("*.nb?"))) == len(earlier)
+    assert not any(code.exists() for code in earlier)
+
+
+def test_a_process_keeps_no_code_of_sources_that_changed_under_it(doubling, tmp_path):
+    changing = f"""
+    from pathlib import Path
+    from dovetail.solver.pairing import callee
+
+    Path(callee.__file__).write_text({CALLEE.replace("first + pair", "first - pair")!r})
+    """
+    assert outcome(start(doubling, tmp_path, changing + DOUBLE)) == "False 14 0"
+    assert not list(doubling.rglob("*.nb?"))
+    assert outcome(start(doubling, tmp_path, DOUBLE)) == "False -2 0"
 
 
 def test_an_engine_that_is_not_compiled_says_so(tmp_path, monkeypatch):
