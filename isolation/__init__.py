@@ -12,7 +12,7 @@ be preempted between blocks, ``refusals`` finds kernels that cannot be rewritten
 ``proven`` names the kinds that computed right on hardware, ``copies`` the kernels that can be tried
 on copies of their memory, ``assemble`` passes the results through NVIDIA's assembler. In a running
 job: ``interception`` catches its launches, ``server`` is the process that decides on them, one for
-each GPU and user, and ``scheduler`` decides what the GPU runs next.
+each GPU and user, and ``scheduler`` chooses the forms of kernels.
 
 Tests are in ``tests/isolation``, with a made-up GPU that interprets PTX, and benchmarks in
 ``benchmarks/isolation``, with a simulated one. The page is ``docs/explanation/isolation.md``.

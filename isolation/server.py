@@ -74,12 +74,13 @@ COUNTS: Final = (
 """The categories in which launches are counted, in the order of the page.
 
 ``isolated`` are launches in slices or with workers; ``whole`` are unchanged launches that are quick
-enough. The next eight escape isolation: ``refused`` are kernels that cannot be split up, whose kind
-is not proven, that use a variable of their module (which would exist twice), that failed on copies
-of their memory or could not be tried there, or that were late three times; ``graph`` is a whole
-CUDA graph, ``captured`` a launch recorded for one. ``late`` launches took too long to wait for,
-``preempted`` counts preemptions of workers; the last two count launches of latency-critical
-processes, ``not announced`` while busy streams use all lanes.
+enough, or that were made while no latency-critical process had joined. The next eight escape
+isolation: ``refused`` are kernels that cannot be split up, whose kind is not proven, that use a
+variable of their module (which would exist twice), that failed on copies of their memory or could
+not be tried there, or that were late three times; ``graph`` is a whole CUDA graph, ``captured`` a
+launch recorded for one. ``late`` launches took too long to wait for, ``preempted`` counts
+preemptions of workers; the last two count launches of latency-critical processes, ``not announced``
+while busy streams use all lanes.
 """
 
 NO_LAUNCHES: Final = ("captured", "late", "preempted")
@@ -95,8 +96,8 @@ _OUTCOMES: Final = {
 }
 """Why a form is not used after its check, as numbered in ``interception/shim.c``."""
 _HEADER: Final = struct.Struct("=II")
-_ANSWER: Final = struct.Struct("=IIIIdd")
-"""A form: kind, size, chunk, whether it is final, seconds of a launch whole and in this form."""
+_ANSWER: Final = struct.Struct("=IIII")
+"""A form: kind, size, chunk, whether it is final."""
 _MEASUREMENT: Final = struct.Struct("=IIIIIIId")
 _KINDS: Final = ("whole", "slices", "workers")
 _FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
@@ -403,7 +404,7 @@ class SchedulerServer:
             # Another process has chosen it, in which it did not fail.
             form, final = WHOLE, True
         final |= not (wanted.sliceable or wanted.preemptible)
-        return _ANSWER.pack(_KINDS.index(form.kind), form.size, form.chunk, final, 0.0, 0.0)
+        return _ANSWER.pack(_KINDS.index(form.kind), form.size, form.chunk, final)
 
     def _measured(self, client: _ClientProcess, request: bytes) -> None:
         module, number, blocks, threads, kind, size, chunk, seconds = _MEASUREMENT.unpack(request)

@@ -7,7 +7,6 @@
 struct shape {
     unsigned grid[3], block[3], shared;
     uint32_t kind, size, chunk, final; /* chunk: blocks that a worker takes at a time */
-    double whole_s, form_s;            /* a launch as it is and in this form; 0 if not known */
     struct shape *next;
 };
 struct kernel {
@@ -121,13 +120,6 @@ static const char *ptx_in(const void *image, size_t *size) {
 
 static uint32_t word(const char **at) {
     uint32_t value;
-    memcpy(&value, *at, sizeof value);
-    *at += sizeof value;
-    return value;
-}
-
-static double number(const char **at) {
-    double value;
     memcpy(&value, *at, sizeof value);
     *at += sizeof value;
     return value;

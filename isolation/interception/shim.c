@@ -11,6 +11,8 @@
  *   read the word `stop` of the page, which an announcement raises.
  *   Before the first use of a form, it and the whole kernel run on copies of their memory.
  *
+ * While no latency-critical process has joined, all launches go on as they are.
+ *
  * It fails open: whatever is unknown, refused or broken is launched as it is, and counted in the
  * page. No wait is without end: when the scheduler dies, or a launch does not end for PATIENCE_S,
  * what is left of a kernel is launched at once, behind what was launched.
@@ -232,7 +234,6 @@ static struct shape *shape_of(struct kernel *k, const struct config *c) {
     if (!ask(FORM, head, sizeof head, NULL, 0, &reply, &size, REPLY_S)) return NULL;
     const char *at = reply;
     s->kind = word(&at), s->size = word(&at), s->chunk = word(&at), s->final = word(&at);
-    s->whole_s = number(&at), s->form_s = number(&at);
     free(reply);
     return s;
 }
@@ -525,6 +526,10 @@ static CUresult in_parts(struct kernel *k, const struct launch *l, struct shape 
 static CUresult best_effort(const struct launch *l) {
     pthread_mutex_lock(&turn);
     are_copies_freed();
+    if (!self.page->critical) {
+        pthread_mutex_unlock(&turn);
+        return count(l->call == OF_GRAPH ? GRAPH : WHOLE), original(l);
+    }
     struct kernel *k = kernel_of(l->f);
     CUresult result = -1;
     struct shape *s = NULL;

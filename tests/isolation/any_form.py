@@ -30,7 +30,7 @@ class AnyForm(SchedulerServer):
         form = self._rng.choice([form for form in self._forms if form in fitting])
         kind = ("whole", "slices", "workers").index(form)
         size, chunk = self._rng.choice(self._sizes), self._rng.choice((1, 2, 5))
-        return struct.pack("=IIIIdd", kind, size, chunk, 0, 0.0, 0.0)
+        return struct.pack("=IIII", kind, size, chunk, 0)
 
     def _measured(self, client, request: bytes) -> None:
         pass
