@@ -14,7 +14,6 @@ import numpy as np
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.executor.simulation.pool import isolated_pairs
 from dovetail.instances._record import IDLE
 from dovetail.instances.checking.facts import HostLoads, JobOnGpus, iteration_s
 from dovetail.instances.checking.rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
@@ -65,9 +64,8 @@ class _Check:
         self._world = world
         self._options = options
         self._machines = Machines(world.cluster)
-        truth, isolated = SlowdownTable.of(world), isolated_pairs(trace, world)
-        self._truth = truth.isolated(isolated)
-        self._predicted = (truth if predicted is None else predicted).isolated(isolated)
+        self._truth = SlowdownTable.of(world)
+        self._predicted = self._truth if predicted is None else predicted
         self._stays = [stay for stay in history.stays if stay.ending != "out_of_memory"]
         self._on_gpu: dict[int, list[Stay]] = defaultdict(list)
         for stay in self._stays:

@@ -93,8 +93,6 @@ class SimulatedCluster:
         unless the host slows either job at that time.
     hosts_known : bool
         Whether policies see the resources of hosts and the demands of workloads on them.
-    isolated : (workloads, workloads) bool, optional
-        ``[a, b]``: whether b gives way to a at no caps, too (``SlowdownTable.isolated``).
 
     Attributes
     ----------
@@ -114,14 +112,10 @@ class SimulatedCluster:
         predicted: SlowdownTable | None = None,
         observe_s: float = math.inf,
         hosts_known: bool = True,
-        isolated: NDArray[np.bool_] | None = None,
     ) -> None:
         truth = SlowdownTable.of(world)
-        predicted = truth if predicted is None else predicted
-        if isolated is not None and isolated.any():
-            truth, predicted = truth.isolated(isolated), predicted.isolated(isolated)
         seen = world if hosts_known else _without_hosts(world)
-        self.state = State(seen, predicted, clock=WorkClock())
+        self.state = State(seen, truth if predicted is None else predicted, clock=WorkClock())
         self.residences: dict[int, Residence] = {}
         self.busy = self.shared = 0
         self.pace = 0.0

@@ -15,7 +15,6 @@ from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCl
 from dovetail.executor.simulation.history import Ending, History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.formulations.rules import largest_gang, room_mib, seat_refusal
-from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
@@ -92,10 +91,7 @@ class SimulatedPool:
         options: Options,
         report: Callable[[int], None] | None = None,
     ) -> None:
-        isolated = isolated_pairs(trace, world)
-        self._cluster = SimulatedCluster(
-            world, predicted, options.observe_s, options.hosts_known, isolated
-        )
+        self._cluster = SimulatedCluster(world, predicted, options.observe_s, options.hosts_known)
         self.state = self._cluster.state
         self._options = options
         self._report = report
@@ -431,15 +427,3 @@ class SimulatedPool:
 def _next_multiple(at: float, step: float) -> float:
     """Return the first multiple at or after ``at``, up to rounding."""
     return max(at, math.ceil(at / step - 1e-9) * step)
-
-
-def isolated_pairs(trace: Trace, world: Instance) -> NDArray[np.bool_]:
-    """Return the pairs of workloads, ``[a, b]``, of which b gives way to a from its start.
-
-    All jobs of a are latency-critical, b may be isolated, and ``idle`` is a share of the cluster.
-    """
-    critical = trace.columns.priority == "latency"
-    first = {*trace.columns.workload[critical]} - {*trace.columns.workload[~critical]}
-    ahead = [IDLE in world.cluster.shares and name in first for name in world.workloads]
-    behind = [one.isolation is not None for one in world.workloads.values()]
-    return np.asarray(np.logical_and.outer(ahead, behind))

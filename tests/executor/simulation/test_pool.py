@@ -11,7 +11,6 @@ from dovetail.executor.simulation import Options, PolicyError, simulate
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
-from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import Decision, Start, policy_named
 from dovetail.solver.policies.policy import RoundProof
 from tests.executor.simulation.worlds import finishes, run, trace, world
@@ -100,29 +99,6 @@ def test_caps_sub_batches_and_speeds_multiply():
     # 72 / 2 x 1.6 x 10 / 9 = 64. Until then b has done 64 / 1.25 = 51.2; alone at 60 % its
     # throughput there is unknown, which counts as no slowdown: 64 + 348.8.
     assert finishes(history) == [64, 412.8]
-
-
-def test_a_best_effort_job_gives_way_to_a_latency_critical_one_that_comes_later():
-    # b runs alone for 10 s, then at half speed behind a, which needs 20 x 1.05 = 21 s until 31:
-    # b has done 10 + 10.5 of 40 by then, and the last 19.5 alone: 50.5.
-    where = world(1, 1, SLOW, shares=["idle"])
-    behind = {"pair": ["a", "b"], "share": [None, "idle"], "slowdown": [1.05, 2.0]}
-    data = where.replace(slowdowns=()).to_data() | {"slowdowns": [*where.to_data()["slowdowns"]]}
-    data["slowdowns"].append(behind)
-    data["workloads"]["b"]["isolation"] = "blocks"
-    where = Instance.from_data(data)
-    jobs = Trace.of(
-        "pair",
-        [
-            TraceJob("j0", 0.0, 1, 40.0, "b"),
-            TraceJob("j1", 10.0, 1, 20.0, "a", 1.1, priority="latency"),
-        ],
-    )
-    history = run(jobs, where, policy_named("dovetail"))
-    assert finishes(history) == [50.5, 31]
-    # Without isolation, a would exceed its gSLA, and waits.
-    plain = where.replace(cluster=where.cluster.replace(shares=()))
-    assert finishes(run(jobs, plain, policy_named("dovetail"))) == [40, 60]
 
 
 def test_three_on_a_gpu_follow_the_model_of_sets():
