@@ -46,6 +46,9 @@ _PLAIN: Final = re.compile(
     r"rsqrt|sad|selp|set|setp|shf|shl|shr|sin|slct|sqrt|st|sub|tanh|testp|trap|xor"
 )
 _NAME: Final = re.compile(r"%?[\w$]+")
+_ANY_ORDER: Final = re.compile(r"(add|and|or|xor|min|max)(?:\.L2::\w+)?\.([bsu])(32|64)")
+"""Atomic operations on integers that leave the same in any order, alone with their like."""
+
 _SPECIAL: Final = re.compile(
     r"%(?:n?smid|clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|envreg\d+|gridid|n?warpid|pm\d\w*)\b"
 )
@@ -55,12 +58,17 @@ def features(module: Module, kernel: Function) -> frozenset[str]:
     """Return the features of a kernel and of the functions that its module has."""
     functions = (one for one in module.functions.values() if one.kind == "func")
     found: set[str] = set()
+    operations: set[str] = set()
     for function in (kernel, *functions):
         named = Counter(name for one in function.body for name in _NAME.findall(one.text))
         for statement in function.body:
             found.update(_of(statement))
             if statement.family in ("atom", "red"):
                 found.add(_of_atomic(statement, named))
+                operations.add(_operation(statement))
+    if len(operations) > 1:
+        # In one place, a maximum before a sum leaves another number than one after it.
+        found.add("atomics of several kinds")
     return frozenset(found)
 
 
@@ -100,6 +108,17 @@ def _of_atomic(one: Statement, named: Counter[str]) -> str:
     """Return the feature of an atomic instruction; ``named`` is how often each name occurs."""
     if re.search(r"\.b?f\d", one.opcode):
         return "atomics on floats"
-    if one.family == "atom" and one.operands[0] != "_" and named[one.operands[0]] > 1:
+    results = _NAME.findall(one.operands[0]) if one.family == "atom" else []
+    if any(name != "_" and named[name] > 1 for name in results):
         return "atomics with results"
-    return "atomics without results"
+    in_any_order = _ANY_ORDER.search(one.opcode)
+    return "atomics without results" if in_any_order else "atomics whose order counts"
+
+
+def _operation(one: Statement) -> str:
+    """Return what an atomic instruction does; the sign of a type counts where it decides."""
+    found = _ANY_ORDER.search(one.opcode)
+    if not found:
+        return one.opcode
+    name, sign, bits = found.groups()
+    return f"{name}.{sign if name in ('min', 'max') else 'b'}{bits}"

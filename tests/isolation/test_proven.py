@@ -60,6 +60,15 @@ def test_every_feature_counts(feature, monkeypatch):
         ("red.global.add.f32 [%r1], 0f00000000;", "atomics on floats"),
         ("atom.global.add.noftz.bf16 %r1, [%r2], %r2;", "atomics on floats"),
         ("atom.global.add.u32 %r2, [%r1], 1;", "atomics without results"),
+        ("atom.global.max.s32 _, [%r1], 1;", "atomics without results"),
+        ("red.global.xor.b32 [%r1], 1;", "atomics without results"),
+        ("red.relaxed.gpu.global.add.L2::cache_hint.u64 [%r1], 1, %r2;", "atomics without results"),
+        ("atom.global.exch.b32 %r2, [%r1], 1;", "atomics whose order counts"),
+        ("atom.global.cas.b32 _, [%r1], 1, 2;", "atomics whose order counts"),
+        ("red.global.inc.u32 [%r1], 9;", "atomics whose order counts"),
+        ("red.global.dec.u32 [%r1], 9;", "atomics whose order counts"),
+        ("red.global.new.u32 [%r1], 9;", "atomics whose order counts"),
+        ("atom.global.cas.b32 %r1, [%r2], 1, 2;", "atomics with results"),
     ],
 )
 def test_features(statement, feature):
@@ -68,6 +77,28 @@ def test_features(statement, feature):
     assert feature in features(module, module.functions["k"])
     plain = parse(f"{head} .reg .b32 %r<3>; ld.global.u32 %r1, [%r2]; ret; }}")
     assert not features(plain, plain.functions["k"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "several"),
+    [
+        ("add.u32", "add.s32", False),
+        ("or.b32", "or.b32", False),
+        ("max.s32", "max.s32", False),
+        ("max.s32", "max.u32", True),
+        ("add.u32", "max.u32", True),
+        ("and.b32", "or.b32", True),
+        ("add.u32", "add.u64", True),
+    ],
+)
+def test_atomics_of_several_kinds(first, second, several):
+    """In one place, the order of a sum and a maximum decides what is left."""
+    module = parse(
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() {"
+        f"red.global.{first} [%r1], 1; red.global.{second} [%r1], 1; ret; }}"
+    )
+    found = features(module, module.functions["k"])
+    assert found == {"atomics without results", *(["atomics of several kinds"] * several)}
 
 
 def test_features_of_functions():
