@@ -171,7 +171,9 @@ def prepare(
     moved = [
         key
         for key, function in wanted.items()
-        if not _placed_alike(usages[function.name].shared_bytes, before[key[0]].shared_bytes)
+        if not _placed_alike(
+            key[1], usages[function.name].shared_bytes, before[key[0]].shared_bytes
+        )
     ]
     if moved:
         for key in moved:
@@ -196,14 +198,14 @@ def _with_forms(module: Module, wanted: Mapping[tuple[str, Form], Function]) -> 
     return module.with_kernels([*wanted.values()], STORAGE if has_workers else "")
 
 
-def _placed_alike(form_bytes: int, original_bytes: int) -> bool:
+def _placed_alike(form: Form, form_bytes: int, original_bytes: int) -> bool:
     """Return whether dynamic shared memory begins where the original has it, behind the static one.
 
     The assembler rounds the static one up if the module declares a dynamic one, as with ``STORAGE``
-    it does.
+    it does. Workers rely on that: their storage begins at a multiple of ``STORAGE_BYTES``.
     """
     rounded = -(-original_bytes // _STATIC_STEP) * _STATIC_STEP
-    return form_bytes in (original_bytes, rounded)
+    return form_bytes == rounded or (form == "slices" and form_bytes == original_bytes)
 
 
 def _has_whole_warps(block: Sequence[int]) -> bool:

@@ -10,9 +10,10 @@ consecutive ones at a time, until no block remains or a flag is set. A chunk tha
 finished, so the counter says where to resume, with any number of workers and any chunk. All threads
 of a worker must finish a block before the next begins, so every return leads to a barrier. After it
 they read the number that one of them has taken, alternating between two memory locations: a single
-one could be overwritten before slow threads have read it. These lie behind the launch's dynamic
-shared memory, which is made larger for them: they move no variable of the kernel. Instructions such
-as ``wgmma`` require alignments of its dynamic memory that no declaration names.
+one could be overwritten before slow threads have read it. The end of the chunk is kept there, too:
+it takes no registers. These lie behind the launch's dynamic shared memory, which is made larger for
+them: they move no variable of the kernel. Instructions such as ``wgmma`` require alignments of its
+dynamic memory that no declaration names.
 
 *Unified synchronisation* is for kernels in which some threads may return while others continue to a
 barrier. There, returns and barriers lead to one barrier, at which threads that have returned stay
@@ -40,7 +41,7 @@ STORAGE: Final = ".extern .shared .align 1 .b8 dovetail_dynamic[];"
 """A declaration that modules with workers need: where dynamic shared memory begins. Its alignment
 is the smallest, so that it does not move that memory."""
 
-STORAGE_BYTES: Final = 8
+STORAGE_BYTES: Final = 16
 """Bytes of shared memory that workers use behind the kernel's own."""
 
 _AXES = "xyz"
@@ -81,7 +82,7 @@ def workers(kernel: Function, *, unified: bool) -> Function:
     again = "$dovetail_next"
     body = _with_unified_sync(body, again) if unified else _returning_to(body, again)
     registers = _declared(
-        ("b32", ("block", "rest", "blocks", "until", "flag", "place", *_id_names())),
+        ("b32", ("block", "rest", "blocks", "until", "place", *_id_names())),
         ("b64", ("counter", "stop")),
         ("pred", ("first", "over")),
     )
@@ -101,47 +102,42 @@ def workers(kernel: Function, *, unified: bool) -> Function:
         "mov.u32 %dovetail_place, dovetail_dynamic",
         "ld.param.u32 %dovetail_rest, [dovetail_own]",
         "add.u32 %dovetail_place, %dovetail_place, %dovetail_rest",
-        "mov.u32 %dovetail_block, 0",
-        "mov.u32 %dovetail_until, 0",
+        "@%dovetail_first st.shared.v2.u32 [%dovetail_place], {0, 0}",
     )
     take = [
         label(again),
         *(_instructions("cp.async.wait_all") if _copies_asynchronously(kernel) else []),
         *_instructions(
+            "@!%dovetail_first bra $dovetail_taken",
+            "ld.shared.v2.u32 {%dovetail_block, %dovetail_until}, [%dovetail_place]",
             "add.u32 %dovetail_block, %dovetail_block, 1",
             "setp.lt.u32 %dovetail_over, %dovetail_block, %dovetail_until",
-            "@!%dovetail_over bra $dovetail_take",
-            "barrier.sync 0",
-            "bra $dovetail_split",
-        ),
-        label("$dovetail_take"),
-        *_instructions(
-            "xor.b32 %dovetail_place, %dovetail_place, 4",
-            "@!%dovetail_first bra $dovetail_taken",
+            "@%dovetail_over bra $dovetail_publish",
             f"mov.u32 %dovetail_block, {_NO_BLOCK}",
-            "ld.volatile.global.u32 %dovetail_flag, [%dovetail_stop]",
-            "setp.ne.u32 %dovetail_over, %dovetail_flag, 0",
+            "ld.volatile.global.u32 %dovetail_rest, [%dovetail_stop]",
+            "ld.volatile.global.u32 %dovetail_until, [%dovetail_counter]",
+            "setp.ne.u32 %dovetail_over, %dovetail_rest, 0",
             "@%dovetail_over bra $dovetail_publish",
-            # After the last block nothing is added: so the counter never overflows.
-            "ld.volatile.global.u32 %dovetail_rest, [%dovetail_counter]",
-            "setp.ge.u32 %dovetail_over, %dovetail_rest, %dovetail_blocks",
+            # Nothing is added after the last block: launches behind it let nothing overflow.
+            "setp.ge.u32 %dovetail_over, %dovetail_until, %dovetail_blocks",
             "@%dovetail_over bra $dovetail_publish",
-            "ld.param.u32 %dovetail_rest, [dovetail_chunk]",
-            "atom.global.add.u32 %dovetail_block, [%dovetail_counter], %dovetail_rest",
+            "ld.param.u32 %dovetail_until, [dovetail_chunk]",
+            "atom.global.add.u32 %dovetail_block, [%dovetail_counter], %dovetail_until",
+            "add.u32 %dovetail_until, %dovetail_until, %dovetail_block",
         ),
         label("$dovetail_publish"),
-        *_instructions("st.shared.u32 [%dovetail_place], %dovetail_block"),
+        *_instructions(
+            f"xor.b32 %dovetail_rest, %dovetail_place, {STORAGE_BYTES // 2}",
+            "st.shared.v2.u32 [%dovetail_rest], {%dovetail_block, %dovetail_until}",
+        ),
         label("$dovetail_taken"),
         *_instructions(
+            f"xor.b32 %dovetail_place, %dovetail_place, {STORAGE_BYTES // 2}",
             "barrier.sync 0",
             "ld.shared.u32 %dovetail_block, [%dovetail_place]",
             "setp.ge.u32 %dovetail_over, %dovetail_block, %dovetail_blocks",
             "@%dovetail_over ret",
-            "ld.param.u32 %dovetail_until, [dovetail_chunk]",
-            "add.u32 %dovetail_until, %dovetail_until, %dovetail_block",
-            "min.u32 %dovetail_until, %dovetail_until, %dovetail_blocks",
         ),
-        label("$dovetail_split"),
         *_split(),
     ]
     parameters = [

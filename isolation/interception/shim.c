@@ -26,7 +26,7 @@
 #define PATIENCE_S 2.0
 #define MOST_SHAPES 256
 #define MOST_LATE 3
-#define STORAGE_BYTES 8
+#define STORAGE_BYTES 16
 #define MOST_COPIED (512u << 20)
 #define COMPARED (4u << 20)
 #define EXPORT __attribute__((visibility("default")))

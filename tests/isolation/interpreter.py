@@ -107,12 +107,19 @@ class Thread:
         return self.number % WARP
 
 
+def _left_by_others(size: int, rng: random.Random) -> bytearray:
+    """Return shared memory as it may begin: with small numbers, as other blocks leave them."""
+    words = -(-size // 4)
+    small = int.from_bytes(rng.randbytes(4 * words)) & int.from_bytes(b"\3\0\0\0" * words)
+    return bytearray(small.to_bytes(4 * words))[:size]
+
+
 class Block:
     """A block in flight."""
 
     def __init__(self, kernel: Kernel, launch: Launch, index: tuple[int, int, int]) -> None:
         self.kernel, self.launch, self.index = kernel, launch, index
-        self.shared = bytearray(kernel.shared_size + launch.dynamic_shared)
+        self.shared = _left_by_others(kernel.shared_size + launch.dynamic_shared, launch.rng)
         self.flight = InFlight()
         x, y, z = launch.block
         tids = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]

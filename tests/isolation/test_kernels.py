@@ -126,10 +126,19 @@ class TestSharedMemory:
         assert "elsewhere" in kernels["k"].refused["workers"]
         assert made.strip() == text
 
+    def test_workers_need_aligned_storage(self, monkeypatch):
+        # The assembler would leave static memory as it is if nothing dynamic were declared.
+        monkeypatch.setattr(
+            "dovetail.isolation.kernels.STORAGE", ".shared .align 1 .b8 dovetail_dynamic[1];"
+        )
+        _, kernels = prepare(_declaring([(4, 8)], [], []), "sm_90")
+        assert "elsewhere" in kernels["k"].refused["workers"]
+        assert "slices" in kernels["k"].forms
+
     def test_a_launch_needs_room_for_it(self):
         _, kernels = prepare(_declaring([(4, 16)], [], [16]), "sm_90")
         most = 48 * 1024
-        for own, fits in ((most - 16 - 8, True), (most - 16 - 7, False), (most - 16, False)):
+        for own, fits in ((most - 32, True), (most - 31, False), (most - 16, False)):
             shape = LaunchShape((4, 1, 1), (32, 1, 1), own, most)
             assert bool(kernels["k"].why_not("workers", shape)) is not fits
             assert not kernels["k"].why_not("slices", shape)

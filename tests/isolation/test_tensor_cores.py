@@ -160,7 +160,7 @@ def test_bulk_copies():
     runs = running.workers_of(module, workers(kernel, unified=False))
     arguments = (*case.arguments, *case.grid, running.COUNTER_AT, running.FLAG_AT, 0, 1)
     with pytest.raises(InterpreterError, match="initialised while"):
-        launch(runs, again, arguments, (1, 1, 1), case.block, random.Random(6), dynamic_shared=8)
+        launch(runs, again, arguments, (1, 1, 1), case.block, random.Random(6), dynamic_shared=16)
     expected = [values[32 * block + 31 - t] for block in range(3) for t in range(32)]
     assert list(struct.unpack("<96i", whole[384:])) == expected
 

@@ -108,7 +108,11 @@ class TestEachPartIsNeeded:
 
     def test_two_places_for_the_number_taken(self):
         def one_place(body):
-            return [one for one in body if "xor.b32 %dovetail_place" not in one.text]
+            for one in body:
+                if one.family == "xor" and one.operands[1] == "%dovetail_place":
+                    yield instruction(f"mov.u32 {one.operands[0]}, %dovetail_place;")
+                else:
+                    yield one
 
         assert self._wrong("three_dimensions", one_place) == "another result"
 
@@ -129,6 +133,47 @@ class TestEachPartIsNeeded:
 
         assert self._wrong("dynamic_shared_memory", at_its_beginning) == "another result"
 
+    def _without(self, beginning):
+        def without(body):
+            left = [one for one in body if not one.text.startswith(beginning)]
+            assert len(left) < len(body)
+            return left
+
+        return without
+
+    def test_an_empty_chunk_to_begin_with(self):
+        stores = self._without("@%dovetail_first st.shared.v2.u32 [%dovetail_place]")
+        assert self._wrong("histogram", stores) == "another result"
+
+    def test_the_rest_of_the_chunk(self):
+        # The same block would run for ever, and all but the first of a chunk never.
+        for part, wrong in (
+            ("add.u32 %dovetail_block, %dovetail_block, 1", "StuckError"),
+            ("add.u32 %dovetail_until", "another result"),
+        ):
+            assert self._wrong("three_dimensions", self._without(part)) == wrong
+
+    def test_the_end_of_the_chunk(self):
+        def without_end(body):
+            for one in body:
+                if one.text.startswith("setp.lt.u32 %dovetail_over"):
+                    yield instruction("setp.ne.u32 %dovetail_over, %dovetail_until, 0;")
+                else:
+                    yield one
+
+        # Blocks would run twice.
+        assert self._wrong("histogram", without_end) == "another result"
+
+    def test_a_step_of_one_for_a_chunk(self):
+        def by_one(body):
+            for one in body:
+                text = one.text.replace(
+                    "[%dovetail_counter], %dovetail_until", "[%dovetail_counter], 1"
+                )
+                yield instruction(text, one.depth) if text != one.text else one
+
+        assert self._wrong("histogram", by_one) == "another result"
+
     def test_the_barrier_between_two_blocks(self):
         def without(body):
             return [one for one in body if one.text != "barrier.sync 0;"]
@@ -137,7 +182,11 @@ class TestEachPartIsNeeded:
 
     def test_the_flag_is_read(self):
         def never_stops(body):
-            return [one for one in body if "bra $dovetail_publish" not in one.text]
+            for one in body:
+                if one.text.startswith("setp.ne.u32 %dovetail_over"):
+                    yield instruction("setp.ne.u32 %dovetail_over, 0, 0;")
+                else:
+                    yield one
 
         # It is right, but it cannot be preempted: the flag has no effect.
         assert self._wrong("grid_stride", never_stops, tries=5) is None
