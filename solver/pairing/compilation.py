@@ -153,7 +153,9 @@ def _folder(sources: frozenset[str]) -> Path | None:
         if not folder.exists():
             folder.mkdir(exist_ok=True)
             earlier = (one for one in within.glob(f"{kind}-*") if one != folder)
-            for path in (path for one in earlier for path in one.rglob("*") if path.is_file()):
+            old = [path for one in earlier for path in one.rglob("*") if path.is_file()]
+            # Before there were such folders, code was beside them.
+            for path in [*old, *within.glob("*.nb[ci]")]:
                 path.unlink(missing_ok=True)
     except OSError:
         return None
