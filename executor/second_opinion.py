@@ -227,7 +227,7 @@ def _pairs(state: State, shared: Sequence[int]) -> Slowdowns:
     )
     known = np.asarray(~np.isnan(slowdown + upper).any(axis=1))
     power_w = table.power_w[m, k, a, b]
-    origins = table.origins
+    origins, confidences = table.origins, table.confidences
     mode = MODES.index(state.machines.rules.sharing)
     capped = ((codes != NO_CAP) & (codes != BEST_EFFORT)).any(axis=1)
 
@@ -247,6 +247,9 @@ def _pairs(state: State, shared: Sequence[int]) -> Slowdowns:
         upper=where(known & differ(upper, slowdown), upper),
         p99=where(known & differ(tail, upper), tail),
         power_w=where(known & (power_w > 0), power_w),
+        confidence=None
+        if confidences is None
+        else where(known & differ(upper, slowdown), confidences[m, k, a, b]),
         source=None if origins is None else np.where(known, origins[m, k, a, b], -1),
         # Runs with caps may outlive a service that had MPS.
         mode=np.where(capped[k], MODES.index("mps"), mode),

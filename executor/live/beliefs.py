@@ -131,12 +131,15 @@ class BeliefTable(SlowdownTable):
         The sources in words.
     sharing : {"mps", "time_sliced"}
         The sharing mode that they are about.
+    confidence : mapping of Source to float
+        The confidence of predicted upper bounds; without a source of which they are none.
     """
 
     source: Codes
     repeats: Codes
     words: Mapping[Source, str]
     sharing: SharingMode
+    confidence: Mapping[Source, float]
 
     def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
         """Return the belief about ``own`` sharing with ``other``; None if nothing is known."""
@@ -161,6 +164,12 @@ class BeliefTable(SlowdownTable):
         place = [SOURCES.index(ORIGINS[one]) if one in ORIGINS else -1 for one in Source]
         of_one = np.array(place)[self.source]
         return np.asarray(np.maximum(of_one, self.turned(of_one)))
+
+    @property
+    def confidences(self) -> NDArray[np.float64]:
+        """The confidence of both predicted bounds of each pair, NaN if one is none."""
+        of_one = np.array([self.confidence.get(one, math.nan) for one in Source])[self.source]
+        return np.asarray(np.minimum(of_one, self.turned(of_one)))
 
     def after(self, broken: Sequence[Separated]) -> BeliefTable:
         """Return the table with the slowdowns that broke a gSLA as lower limits."""
@@ -305,11 +314,17 @@ class Beliefs:
             np.zeros_like(source),
             {**_WORDS, Source.MODEL: self.model_source, Source.UNBOUNDED: self.model_source},
             sharing,
+            self._confidence,
             sets=self._sets_of(workloads, models, sharing),
             prior=prior,
         )
         self._enter_measured(table)
         return table
+
+    @property
+    def _confidence(self) -> Mapping[Source, float]:
+        of_model = {} if self.model is None else {Source.MODEL: self.model.confidence}
+        return {Source.KERNELS: CONFIDENCE, **of_model}
 
     def _predictions(
         self, names: Sequence[str], model: str, workers: Mapping[str, int], sharing: SharingMode

@@ -238,6 +238,11 @@ class SlowdownTable:
         """The origin of each cell as a position in ``SOURCES``, -1 if not given; None: of none."""
         return None
 
+    @property
+    def confidences(self) -> NDArray[np.float64] | None:
+        """The confidence of both upper bounds of each pair, NaN if not given; None: of none."""
+        return None
+
     @cached_property
     def place(self) -> dict[str, int]:
         """The index of each workload."""

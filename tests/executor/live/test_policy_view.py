@@ -12,7 +12,7 @@ from dovetail import check, solve
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
-from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.beliefs import CONFIDENCE, Beliefs
 from dovetail.executor.live.job_beliefs import workload_name
 from dovetail.executor.live.rounds.deciding import (
     CannotStartError,
@@ -577,6 +577,10 @@ def test_plans_of_a_round_and_jobs_that_share_say_where_slowdowns_are_from():
     names = [f"ann/{name}" for name in ("vision", "speech", "text")]
     assert sources[frozenset(names[:2])] == "measured"
     assert sources[frozenset(names[1:])] == sources[frozenset(names[2:])] == "estimate"
+    # The law of MPS has a bound, so that no plan says that its estimates have none.
+    law = [e for e in view.instance().slowdowns if e.source == "estimate"]
+    assert all(e.confidence == CONFIDENCE for e in law if e.upper)
+    assert any(e.upper for e in law)
     for job in jobs[:2]:
         put(story, view, job, "g0")
     there, back = view.beliefs.predicted([job.run for job in jobs[:2]], "g0")
