@@ -7,7 +7,7 @@ typedef int (*Call)(W, W, W, W, W, W, W, W, W, W, W);
 static struct {
     const char *name;
     Call call;
-} known[64];
+} known[128];
 
 void made_up_register(const char *name, void *call) {
     int k = 0;

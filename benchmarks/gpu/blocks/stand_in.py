@@ -1,0 +1,87 @@
+"""A stand-in of a GPU: the made-up one of the tests, which interprets PTX and has no clock.
+
+What it measures are the seconds of the interpreter: they say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from pathlib import Path
+
+from blocks.cuda import UNDER_MPS
+from tests.isolation import made_up_gpu
+
+
+class StandIn(made_up_gpu.MadeUpGpu):
+    """The made-up GPU, with the functions of the driver that only the steps call."""
+
+    def cuDeviceGet(self, to: int, number: int) -> None:  # noqa: N802
+        """Give the only device."""
+        _put(to, struct.pack("=i", 0))
+
+    def cuDeviceGetName(self, to: int, size: int, device: int) -> None:  # noqa: N802
+        """Give its name."""
+        _put(to, b"stand-in\0")
+
+    def cuDeviceGetAttribute(self, to: int, attribute: int, device: int) -> None:  # noqa: N802
+        """Give an attribute; no process is a client of MPS."""
+        if attribute & 0xFFFFFFFF == UNDER_MPS:
+            _put(to, struct.pack("=i", 0))
+        else:
+            super().cuDeviceGetAttribute(to, attribute, device)
+
+    def cuDriverGetVersion(self, to: int) -> None:  # noqa: N802
+        """Give no version."""
+        _put(to, struct.pack("=i", 0))
+
+    def cuDevicePrimaryCtxRetain(self, to: int, device: int) -> None:  # noqa: N802
+        """Give the only context."""
+        _put(to, struct.pack("=Q", made_up_gpu.CONTEXT))
+
+    def cuCtxSetCurrent(self, context: int) -> None:  # noqa: N802
+        """It is always the current one."""
+
+    def cuCtxSynchronize(self) -> int:  # noqa: N802
+        """Wait for all streams."""
+        return self._wait([*self._streams])
+
+    def cuStreamCreate(self, to: int, flags: int) -> None:  # noqa: N802
+        """Give a new stream."""
+        _put(to, struct.pack("=Q", next(self._handles)))
+
+    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:  # noqa: N802
+        """Allow more shared memory."""
+        self.cuKernelSetAttribute(attribute, value, function, 0)
+
+    def cuEventCreate(self, to: int, flags: int) -> None:  # noqa: N802
+        """Give a new event."""
+        _put(to, struct.pack("=Q", next(self._handles)))
+
+    def cuEventRecord(self, event: int, stream: int) -> None:  # noqa: N802
+        """Take the time behind what the stream has."""
+        self._enqueue(stream, lambda: self._passed.__setitem__(event, time.perf_counter()))
+
+    def cuEventElapsedTime(self, to: int, begin: int, end: int) -> None:  # noqa: N802
+        """Give the milliseconds between two events."""
+        _put(to, struct.pack("=f", 1e3 * (self._passed[end] - self._passed[begin])))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._passed: dict[int, float] = {}
+
+
+def install() -> None:
+    """Make this process's driver that of a stand-in."""
+    made_up_gpu.install(StandIn(1))
+
+
+def build(folder: Path) -> Path:
+    """Compile the driver into a folder that the linker has to search."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return made_up_gpu.build(folder)
+
+
+def _put(to: int, data: bytes) -> None:
+    ctypes.memmove(to, data, len(data))
