@@ -2,6 +2,7 @@
 # Measure what is worth most on this machine's GPU for some minutes; call it again to go on.
 #
 #     benchmarks/gpu/run.sh [RESULTS] [--minutes 9] [--archive FILE] [--measure-all] [--dry-run]
+#     benchmarks/gpu/run.sh isolation [--out FOLDER] [--only STEP] [--minutes 10] [--stand-in]
 #
 # Everything is in README.md next to this file. PYTHON names a Python with PyTorch (default:
 # python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
@@ -44,4 +45,9 @@ for path in sys.path[1:]:
         print(f"import site; site.addsitedir({path!r})")' >"$packages/bare.pth"
   fi
 fi
-exec "$python" "$here/slice.py" "$@"
+script=slice.py
+if [ "${1:-}" = isolation ]; then
+  script=isolation.py
+  shift
+fi
+exec "$python" "$here/$script" "$@"

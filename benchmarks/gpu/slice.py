@@ -45,7 +45,7 @@ RESERVE_S: Final = 20.0
 """Seconds of a slice that are reserved for stopping cleanly."""
 
 STOPPING_S: Final = 45.0
-"""Seconds that a step may take to stop, some of them for ending MPS."""
+"""Seconds that most steps may take to stop, some of them for ending MPS."""
 
 MOST_SAID: Final = 4000
 """Characters that are kept of a worker's log."""
@@ -98,6 +98,8 @@ class Step(NamedTuple):
         Exit statuses if it is done.
     unfinished : tuple of int
         Exit statuses if it continues in the next slice.
+    stopping_s : float
+        Seconds that it may take to stop.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Step(NamedTuple):
     most_s: float = math.inf
     good: tuple[int, ...] = (0,)
     unfinished: tuple[int, ...] = ()
+    stopping_s: float = STOPPING_S
 
     @property
     def needs_s(self) -> float:
@@ -385,7 +388,7 @@ class Slice:
             output = (self._out / step.output).open("wb") if step.output else log
             with output:
                 process = subprocess.Popen(command, stdout=output, stderr=log)
-                status = self._awaited(process, step.most_s)
+                status = self._awaited(process, step)
         self._show()
         self._gather()
         return status
@@ -406,16 +409,16 @@ class Slice:
         for pool in ("pool", "probes"):
             shutil.rmtree(self._out / pool, ignore_errors=True)
 
-    def _awaited(self, process: subprocess.Popen[bytes], most_s: float) -> int | None:
+    def _awaited(self, process: subprocess.Popen[bytes], step: Step) -> int | None:
         """Wait for a command; interrupt it like Ctrl-C when the time is up."""
-        until_s = time.monotonic() + min(most_s, max(1.0, self._left_s) + RESERVE_S / 2)
+        until_s = time.monotonic() + min(step.most_s, max(1.0, self._left_s) + RESERVE_S / 2)
         while time.monotonic() < until_s:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(0.5)
             self._show()
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(STOPPING_S)
+            process.wait(step.stopping_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

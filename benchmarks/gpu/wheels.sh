@@ -8,7 +8,8 @@
 # Writes wheels/ next to this file: our own wheel, and the few packages that these and the service
 # of a batch import. PyTorch and numpy are not among them: they come with the workloads'
 # environment. OR-Tools, Numba and the libraries that fit models are not either.
-# PYTHON names the Python that downloads and builds (default: python3, with pip).
+# PYTHON names the Python that downloads and builds (default: python3, with pip). If it also has
+# Dovetail and the extra isolation-tests, kernels for the steps of isolation are prepared, too.
 set -euo pipefail
 
 usage="usage: wheels.sh PYTHON_VERSION PLATFORM..."
@@ -32,4 +33,7 @@ trap 'rm -rf "$made"' EXIT
 rm -rf "$wheels"
 mkdir "$wheels"
 mv "$made"/*.whl "$wheels"
+if "$python" -c 'import dovetail.isolation, nvidia.cuda_nvrtc' 2>/dev/null; then
+  "$python" "$here/isolation.py" --prepare "$wheels/kernels.json.gz"
+fi
 du -sh "$wheels"

@@ -67,7 +67,7 @@ class Cuda:
         self.sms: Final = self.attribute(SMS)
         self.architecture: Final = 10 * self.attribute(MAJOR) + self.attribute(MINOR)
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Call a function; a status that is not 0 is an error."""
         if status := self.function(name)(*arguments):
             raise CudaError(f"{name}: {status}")

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
 from blocks.cuda import Shape
 
 if TYPE_CHECKING:
     from dovetail.isolation.ptx import Module
+    from tests.isolation.running import Case
 
 ARCHITECTURE: Final = 90
 FORMS: Final = ("slices", "workers")
@@ -108,12 +110,11 @@ def read(path: Path) -> list[Prepared]:
 
 
 def _small() -> Iterator[Prepared]:
+    from dovetail.isolation.copies import pointers
+    from dovetail.isolation.ptx import parse
     from tests.isolation.cuda_kernels import KERNELS
     from tests.isolation.nvrtc import compiled
     from tests.isolation.triton_cases import NAMES, loaded
-
-    from dovetail.isolation.copies import pointers
-    from dovetail.isolation.ptx import parse
 
     for name, written in KERNELS.items():
         are_pointers = [not isinstance(one, int) for one in written.arguments]
@@ -127,7 +128,7 @@ def _small() -> Iterator[Prepared]:
         yield _tested(f"triton {name}", one.module, one.case, are_pointers)
 
 
-def _tested(name: str, module: Module, case: Any, are_pointers: Sequence[bool]) -> Prepared:
+def _tested(name: str, module: Module, case: Case, are_pointers: Sequence[bool]) -> Prepared:
     from tests.isolation.running import DATA_AT
 
     arguments = [
@@ -139,7 +140,7 @@ def _tested(name: str, module: Module, case: Any, are_pointers: Sequence[bool]) 
     return _with_forms(name, module, **launch, arguments=arguments, data=data)
 
 
-def _with_forms(name: str, module: Module, **launch: Any) -> Prepared:
+def _with_forms(name: str, module: Module, **launch: Any) -> Prepared:  # noqa: ANN401
     """Return a kernel with all forms that it can have, proven or not."""
     from dovetail.isolation.kernels import LaunchShape, prepare
     from dovetail.isolation.proven import features
@@ -271,7 +272,8 @@ _LARGE: Final = {
     ),
 }
 
-_TRITON: Final[Mapping[str, tuple[tuple[int, int, int], tuple[tuple[str, int], ...], tuple[int, ...]]]] = {
+_Places = tuple[tuple[str, int], ...]
+_TRITON: Final[Mapping[str, tuple[tuple[int, int, int], _Places, tuple[int, ...]]]] = {
     # Grid, arrays, and numbers; the constants are those of ``tests/isolation/triton_cases.py``.
     "softmax-90": (
         (32768, 1, 1), (("floats", 32768 * 200), ("words", 32768 * 200)), (200,)
@@ -295,10 +297,9 @@ _TRITON: Final[Mapping[str, tuple[tuple[int, int, int], tuple[tuple[str, int], .
 
 
 def _large() -> Iterator[Prepared]:
+    from dovetail.isolation.ptx import parse
     from tests.isolation.nvrtc import compiled
     from tests.isolation.triton_cases import loaded
-
-    from dovetail.isolation.ptx import parse
 
     for name, one in _LARGE.items():
         module = parse(compiled(one.source, f"compute_{ARCHITECTURE}"))

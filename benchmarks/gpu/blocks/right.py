@@ -1,4 +1,4 @@
-"""Whether forms of kernels leave the same bits as the whole kernel: one process tries many.
+"""Whether forms of kernels leave the same bits as the whole kernel.
 
 Whole launches are compared with slices of several sizes, with workers (1 to 8 an SM, in chunks of 1
 to 16 blocks), and with workers that a flag stops at random moments until all blocks are done.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from blocks.cuda import Cuda, CudaError, Event, HungError, Launch, Shape, Stream, spin
 from blocks.prepared import Prepared
-
+from blocks.setting import ApartError, Setting, apart
 from dovetail.isolation.proven import PROVEN
 from dovetail.isolation.transform import SLICES, STORAGE_BYTES, WORKERS, own_dynamic_bytes
 
@@ -27,6 +27,44 @@ _LONGEST_S: Final = 0.02
 """Stopped runs of a kernel that is longer are few."""
 
 KINDS: Final = ("slices", "workers", "stopped")
+_KERNEL_S: Final = 60.0
+
+
+def step(setting: Setting) -> Iterator[str]:
+    """Try all kernels, and yield the lines of a table.
+
+    One process tries many; after an error another goes on with the next kernel.
+    """
+    kernels = setting.kernels()
+    records: list[dict[str, Any]] = []
+    yield HEADING
+    while len(records) < len(kernels):
+        at = len(records)
+        try:
+            for record in apart(_tried, setting, at, within_s=_KERNEL_S):
+                records.append(record)
+                setting.keep("right", records)
+                yield row(record)
+        except ApartError as error:
+            if len(records) < len(kernels):
+                records.append(_described(kernels[len(records)]) | {"failed": str(error)})
+                setting.keep("right", records)
+                yield row(records[-1])
+    yield from summary(records)
+    if not setting.stand_in:
+        architectures = {one["architecture"] for one in records if "architecture" in one}
+        for architecture in architectures:
+            yield from entries(records, architecture)
+
+
+def _tried(setting: Setting, at: int) -> Iterator[dict[str, Any]]:
+    """Yield the records of the kernels from one on, up to the first error of the GPU."""
+    cuda = setting.cuda()
+    for kernel in setting.kernels()[at:]:
+        record = tried(cuda, kernel, seed=at)
+        yield record
+        if record["is_over"]:
+            return
 
 
 def tried(cuda: Cuda, kernel: Prepared, seed: int) -> dict[str, Any]:
@@ -34,13 +72,7 @@ def tried(cuda: Cuda, kernel: Prepared, seed: int) -> dict[str, Any]:
 
     After an error the process has no use of the GPU any more: ``is_over`` is true then.
     """
-    found: dict[str, Any] = {
-        "kernel": kernel.name,
-        "blocks": kernel.shape.blocks,
-        "features": kernel.features,
-        "refused": kernel.refused,
-        "is_over": False,
-    }
+    found = _described(kernel) | {"architecture": cuda.architecture}
     doing = "begin"
     try:
         one = _OneKernel(cuda, kernel, seed)
@@ -52,6 +84,16 @@ def tried(cuda: Cuda, kernel: Prepared, seed: int) -> dict[str, Any]:
     except (CudaError, HungError) as error:
         found |= {"failed": f"{doing}: {error}", "is_over": True}
     return found
+
+
+def _described(kernel: Prepared) -> dict[str, Any]:
+    return {
+        "kernel": kernel.name,
+        "blocks": kernel.shape.blocks,
+        "features": kernel.features,
+        "refused": kernel.refused,
+        "is_over": False,
+    }
 
 
 class _OneKernel:
@@ -178,23 +220,32 @@ class _OneKernel:
 # What was found.
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table of kernels by form: right of tried, and the time of the fastest."""
-    yield f"{'kernel':32} {'whole us':>9} {'slices':>12} {'workers':>12} {'stopped':>16}  remarks"
-    for one in records:
-        cells = [_cell(one.get(kind, {}), one.get("whole_us", 0.0)) for kind in KINDS]
-        midway = sum(run["midway"] for run in one.get("stopped", {}).values())
-        remarks = [one["failed"]] if "failed" in one else []
-        remarks += ["varies by itself"] if one.get("varies") else []
-        remarks += [f"no {form}: {why}" for form, why in one.get("refused", {}).items()]
-        whole = f"{one.get('whole_us', float('nan')):9.1f}"
-        stopped = f"{cells[2]} ({midway})"
-        said = "; ".join(remarks)
-        yield f"{one['kernel']:32} {whole} {cells[0]:>12} {cells[1]:>12} {stopped:>16}  {said}"
-    wrong = sum(not run["right"] for one in records for kind in KINDS for run in _runs(one, kind))
-    total = sum(len([*_runs(one, kind)]) for one in records for kind in KINDS)
+HEADING: Final = f"{'kernel':30} {'whole us':>9} {'slices':>10} {'workers':>10} {'stopped':>15}"
+
+
+def row(one: Mapping[str, Any]) -> str:
+    """Return the row of a kernel: by form, runs that were right, and the time of the fastest.
+
+    Behind the runs that were stopped is how often workers were stopped before their last block.
+    """
+    cells = [_cell(one.get(kind, {}), one.get("whole_us", 0.0)) for kind in KINDS]
+    midway = sum(run["midway"] for run in _runs(one, "stopped"))
+    whole = f"{one['whole_us']:9.1f}" if "whole_us" in one else f"{'-':>9}"
+    stopped = f"{cells[2]} ({midway})"
+    remarks = [one["failed"]] if "failed" in one else []
+    remarks += ["varies by itself"] if one.get("varies") else []
+    text = f"{one['kernel'][:30]:30} {whole} {cells[0]:>10} {cells[1]:>10} {stopped:>15}"
+    return "\n".join([text, *(f"    {remark}" for remark in remarks)])
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how many runs were wrong, and how many kernels failed or lack a form."""
+    runs = [run for one in records for kind in KINDS for run in _runs(one, kind)]
+    wrong = sum(not run["right"] for run in runs)
     failed = sum("failed" in one for one in records)
-    yield f"{wrong} of {total} wrong, {failed} of {len(records)} kernels failed"
+    lacking = sum(bool(one["refused"]) for one in records)
+    yield f"{wrong} of {len(runs)} runs wrong; {failed} of {len(records)} kernels failed"
+    yield f"{lacking} kernels lack a form (why: right.json)"
 
 
 def entries(records: Sequence[Mapping[str, Any]], architecture: int) -> Iterator[str]:

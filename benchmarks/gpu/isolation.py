@@ -1,0 +1,123 @@
+"""Run the steps that say whether isolation is right and quick on a GPU, within ten minutes.
+
+Each step runs in a process of its own with a time limit, so a hang or a crash loses that step
+only. Each keeps its results in a file of the output folder, ``STEP.json``, as it goes, with the
+GPU, its driver and the date, and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from blocks import right
+from blocks.prepared import write
+from blocks.setting import KERNELS, Setting
+from slice import RESERVE_S, Slice, Step, kept, no_gpu, unpack
+
+HERE: Final = Path(__file__).resolve()
+PREPARED: Final = HERE.parent / "wheels" / KERNELS
+
+
+class _Part(NamedTuple):
+    """A step: a function that yields the lines of its table, and its usual and longest seconds."""
+
+    run: Callable[[Setting], Iterator[str]]
+    usual_s: float
+    most_s: float
+
+
+STEPS: Final[Mapping[str, _Part]] = {
+    "right": _Part(right.step, 90, 150),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps: 0 when all are done, 3 when some are left or failed."""
+    parser = argparse.ArgumentParser(
+        prog="run.sh isolation", description="What isolation does on this machine's GPU."
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("isolation"),
+        metavar="FOLDER",
+        help="folder of results, gone on with (default: isolation)",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=[*STEPS], metavar="STEP", help=f"of {', '.join(STEPS)}"
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="in all (default: 10)")
+    parser.add_argument(
+        "--stand-in", action="store_true", help="no GPU: the steps on a stand-in, small and short"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--prepare", type=Path, metavar="FILE", help="only write kernels with their forms to a file"
+    )
+    how.add_argument("--step", choices=[*STEPS], help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.prepare:
+        print(f"{write(given.prepare)} kernels in {given.prepare}")
+        return 0
+    setting = Setting(given.out.resolve(), given.stand_in)
+    if given.step:
+        return _step(given.step, setting)
+    if not setting.stand_in and (lack := no_gpu()):
+        print(f"run.sh: nothing can be measured: {lack} (--stand-in needs none)", file=sys.stderr)
+        return 2
+    ends_at = time.monotonic() + 60 * given.minutes - RESERVE_S
+    archive = setting.out.with_name(f"{setting.out.name}.tgz")
+    if archive.exists() and not setting.out.exists():
+        unpack(archive, setting.out)
+    setting.out.mkdir(parents=True, exist_ok=True)
+    if not (setting.out / KERNELS).exists():
+        _prepare(setting.out / KERNELS)
+    if setting.stand_in:
+        _stand_in(setting.out)
+    with kept(setting.out, archive):
+        return Slice(setting.out, ends_at).carry_out(list(_steps(setting, given.only or STEPS)))
+
+
+def _steps(setting: Setting, names: Sequence[str] | Mapping[str, _Part]) -> Iterator[Step]:
+    command = (sys.executable, str(HERE), "--out", str(setting.out))
+    command += ("--stand-in",) if setting.stand_in else ()
+    for name, part in STEPS.items():
+        if name in names:
+            its = (*command, "--step", name)
+            yield Step(name, its, part.usual_s, 10.0, most_s=part.most_s, stopping_s=5.0)
+
+
+def _step(name: str, setting: Setting) -> int:
+    """Run a step in this process."""
+    began = time.monotonic()
+    for line in STEPS[name].run(setting):
+        print(line, flush=True)
+    print(f"{name}: {setting.mark()}, {time.monotonic() - began:.0f} s", flush=True)
+    return 0
+
+
+def _prepare(path: Path) -> None:
+    """Take the kernels that were prepared elsewhere; without any, prepare them here."""
+    if PREPARED.exists():
+        shutil.copyfile(PREPARED, path)
+    else:
+        write(path)
+
+
+def _stand_in(out: Path) -> None:
+    """Let this process's children find a stand-in of the driver."""
+    from blocks import stand_in
+
+    folder = str(stand_in.build(out / "driver"))
+    os.environ["LD_LIBRARY_PATH"] = f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

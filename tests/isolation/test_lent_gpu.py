@@ -1,0 +1,54 @@
+"""The script for a lent GPU: all its steps run on a stand-in, and keep what they found."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dovetail.isolation.assemble import find_ptxas
+
+pytestmark = [
+    pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+]
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
+STEPS = ("right",)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Run all steps once, and return the folder and what was printed."""
+    pytest.importorskip("nvidia.cuda_nvrtc", reason="needs NVRTC (extra isolation-tests)")
+    out = tmp_path_factory.mktemp("lent") / "out"
+    command = ["bash", str(FOLDER / "run.sh"), "isolation", "--stand-in", "--out", str(out)]
+    environment = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out, done.stdout
+
+
+def results(ran, step):
+    found = json.loads((ran[0] / f"{step}.json").read_text())
+    assert found["stand_in"]
+    return found["results"]
+
+
+def test_all_steps_are_done_marked_and_kept(ran):
+    out, printed = ran
+    assert max(map(len, printed.splitlines())) <= 80
+    for step in STEPS:
+        assert f"| {step}: done" in printed
+        assert f"{step}: STAND-IN, NO GPU" in printed
+    assert out.with_name("out.tgz").exists()
+
+
+def test_forms_are_compared(ran):
+    records = results(ran, "right")
+    runs = [run for one in records for kind in ("slices", "workers") for run in one[kind].values()]
+    assert len(runs) > 10
+    assert all(run["right"] for run in runs)
+    assert not any("failed" in one for one in records)
