@@ -33,7 +33,13 @@ from dovetail.cluster.messages import (
     read_message,
 )
 from dovetail.cluster.rank_log import RankLog
-from dovetail.executor.jobs.events import DeviceHealed, DeviceSick, RankEvent, RankRefused
+from dovetail.executor.jobs.events import (
+    DeviceHealed,
+    DeviceSick,
+    IsolationLost,
+    RankEvent,
+    RankRefused,
+)
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.runs.files import KEEP_S, PASS_THROUGH, ROOM_S, Part, PreparedPart
@@ -85,6 +91,7 @@ class Agent:
 
     def _open(self, home: str) -> LocalPool:
         self._rank_log, self._sick = RankLog(), dict[str, str]()
+        self._unisolated: dict[str, str] = {}
         self._prepared: dict[str, PreparedPart] = {}
         pool = self._open_pool(self._directory / "homes" / home)
         pool.join(self._address, self._lease)
@@ -246,6 +253,8 @@ class Agent:
                 self._sick[event.gpu] = event.reason
             elif isinstance(event, DeviceHealed):
                 self._sick.pop(event.gpu, None)
+            elif isinstance(event, IsolationLost):
+                self._unisolated.setdefault(event.run, event.reason)
             elif isinstance(event, RankEvent):
                 self._rank_log.take_in(event)
         for prepared in pool.prepared():
@@ -259,6 +268,9 @@ class Agent:
             for run in self._rank_log.statuses.keys() - kept:
                 self._rank_log.forget(run)
                 self._prepared.pop(run, None)
+                self._version += 1
+            for run in self._unisolated.keys() - kept:
+                del self._unisolated[run]
                 self._version += 1
 
     def _unwanted(self, pool: LocalPool) -> list[Part]:
@@ -291,6 +303,7 @@ class Agent:
             prepared={one.run: one.rendezvous for one in held},
             unwanted=tuple(self._unwanted(pool)),
             sick=self._sick,
+            unisolated=self._unisolated,
         )
 
 

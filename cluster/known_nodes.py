@@ -12,7 +12,7 @@ from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data, write_data
 from dovetail.instances.instance import Cluster, Node
-from dovetail.instances.slowdowns.shares import caps_of
+from dovetail.instances.slowdowns.shares import share_code
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
     """Return the cluster of several nodes, under the strictest rule of any of them.
 
     Its shares are the union of the nodes' shares; ``NodesPool.allowed`` returns the shares of a
-    device model. Agents cannot report that isolation was lost, so ``idle`` is left out.
+    device model. ``idle`` is among them if any node isolates: on another one, the first start of an
+    isolated run is refused, and the next is without isolation.
     """
     known = [remote for remote in remotes if remote.facts]
     clusters = [remote.facts.cluster for remote in known if remote.facts]
@@ -57,7 +58,7 @@ def merged(remotes: Sequence[Remote]) -> Cluster:
         # Where nodes differ, jobs share no GPU at all: `NodesPool.sharing`.
         sharing="mps" if any(one.sharing == "mps" for one in clusters) else "time_sliced",
         max_jobs_per_gpu=min(one.max_jobs_per_gpu for one in clusters),
-        shares=tuple(sorted({cap for one in clusters for cap in caps_of(one.shares)})),
+        shares=tuple(sorted({share for one in clusters for share in one.shares}, key=share_code)),
         share_sum=min(one.share_sum for one in clusters),
         start_capped=any(one.start_capped for one in clusters),
         uncapped=all(one.uncapped for one in clusters),

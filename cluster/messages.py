@@ -105,12 +105,15 @@ class NodeState(Record):
         The parts that the node has but no want names.
     sick : mapping of str to str
         The sick devices, each with the reason.
+    unisolated : mapping of str to str
+        The runs that have lost their isolation here, each with the reason.
     """
 
     ranks: tuple[Annotated[RankEvent, Field(discriminator="kind")], ...] = ()
     prepared: Mapping[str, Rendezvous | None] = {}
     unwanted: tuple[NodePart, ...] = ()
     sick: Mapping[str, str] = {}
+    unisolated: Mapping[str, str] = {}
 
 
 class AgentFacts(Record):
@@ -169,7 +172,7 @@ class AgentRequest(Record):
         Whether the answer must include progress, usage and libraries.
     """
 
-    protocol: Literal[4] = 4
+    protocol: Literal[5] = 5
     home: Name
     epoch: Count
     incarnation: Name | None = None
@@ -206,7 +209,7 @@ class AgentAnswer(Record):
         By run (an item for each rank), by device, and by run, as returned by a ``NodePool``.
     """
 
-    protocol: Literal[4] = 4
+    protocol: Literal[5] = 5
     incarnation: Name
     clock_s: NonNegative
     until_s: NonNegative

@@ -34,6 +34,7 @@ from dovetail.cluster.ray_finder import NodeInfo, RayFinder
 from dovetail.cluster.remote import Call, Remote, joined, node_of, parts_of
 from dovetail.executor.jobs.events import (
     AnyEvent,
+    IsolationLost,
     RankEnded,
     RankEvent,
     RankGone,
@@ -136,6 +137,7 @@ class NodesPool:
         self._gangs = Gangs(self._remotes, self._want)
         self._unsent: set[str] = set()
         self._reported = RankLog()
+        self._unisolated: set[str] = set()
         self._cluster: Cluster | None = None
         self._looked_s = 0.0
         self._lacking = 0
@@ -347,6 +349,7 @@ class NodesPool:
                     self._remotes[node].release(run)
                     self._unsent.add(node)
                 self._reported.forget(run)
+                self._unisolated.discard(run)
                 self._send()
 
     def poll(self) -> Sequence[AnyEvent]:
@@ -558,6 +561,7 @@ class NodesPool:
             self._wake()
         if remote.attached and not self._taken_up:
             self._note_unwanted(remote)
+        self._report_unisolated(remote)
         for run, ranks in [*remote.rank_log.statuses.items()]:
             for rank, status in ranks.items():
                 for event in status.news_after(self._reported.status(run, rank)):
@@ -622,6 +626,13 @@ class NodesPool:
         if event.run in self._runs and not self._reported.over(event.run, event.rank):
             self._reported.take_in(event)
             self._put(event)
+
+    def _report_unisolated(self, remote: Remote) -> None:
+        """Report the runs that have lost their isolation; before the ranks refused for it."""
+        for run, why in remote.state.unisolated.items():
+            if run in self._runs and run not in self._unisolated:
+                self._unisolated.add(run)
+                self._put(IsolationLost(at_s=0.0, run=run, reason=f"{remote.id}: {why}"))
 
     def _put(self, event: AnyEvent) -> None:
         self._seen.put(event)

@@ -62,7 +62,7 @@ OUTSIDE_S: Final = 15.0
 """Seconds that a process may be on a GPU without being a client of its MPS server."""
 
 _NOT_ISOLATED: Final = "isolated"
-_NO_MORE: Final = "this machine no longer isolates runs"
+_NO_ISOLATION: Final = "this machine does not isolate runs"
 
 _log = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ class GpuPool(LocalPool):
         beyond = super().resume(runs)
         for run in self.kept() if self._isolation is None else ():
             if run.isolated:
-                self._lose_isolation(run, _NO_MORE)
+                self._lose_isolation(run, _NO_ISOLATION)
         self._health.start()
         return beyond
 
@@ -448,7 +448,7 @@ class GpuPool(LocalPool):
         spec = run.spec
         try:
             if self._isolation is None:
-                raise IsolationError(_NO_MORE)
+                raise IsolationError(_NO_ISOLATION)
             return self._isolation.environment(
                 uuid, spec.owner.uid, spec.priority == "latency", spec.env
             )

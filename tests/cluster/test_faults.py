@@ -474,9 +474,9 @@ class TestCalls:
             self.ask(agent, "[]")
             == "AgentCallError: must be a mapping of field names to values, got an empty list"
         )
-        version = self.asked().replace('"protocol":4', '"protocol":3')
-        assert self.ask(agent, version) == "AgentCallError: protocol: must be 4, got 3"
-        assert "epoch" in self.ask(agent, '{"protocol":4,"home":"h","epoch":0,"lease_s":1}')
+        version = self.asked().replace('"protocol":5', '"protocol":4')
+        assert self.ask(agent, version) == "AgentCallError: protocol: must be 5, got 4"
+        assert "epoch" in self.ask(agent, '{"protocol":5,"home":"h","epoch":0,"lease_s":1}')
         assert "incarnation" in self.ask(agent, self.asked())
         for place in ({"run": "j1.1"}, {"run": "j1.1", "rank": -1, "part": "", "offset": 0}):
             asked = self._finder.call("n1", "log", json.dumps(place))

@@ -291,7 +291,7 @@ def test_a_service_that_comes_back_and_cannot_isolate_stops_what_has_to_be(
     monkeypatch.setattr(schedulers, "find_ptxas", lambda: None)
     with machine.service(watching=PATIENT) as service:
         becomes(service, train, JobState.WAITING)
-        assert "no longer isolates runs" in service.api.job(train).why
+        assert "does not isolate runs" in service.api.job(train).why
         becomes(service, chat, JobState.RUNNING)
         assert service.api.explain(train)
 
