@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from blocks import right
+from blocks import costs, right
 from blocks.prepared import write
 from blocks.setting import KERNELS, Setting
 from slice import RESERVE_S, Slice, Step, kept, no_gpu, unpack
@@ -35,6 +35,7 @@ class _Part(NamedTuple):
 
 STEPS: Final[Mapping[str, _Part]] = {
     "right": _Part(right.step, 90, 150),
+    "costs": _Part(costs.step, 45, 100),
 }
 
 

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-STEPS = ("right",)
+STEPS = ("right", "costs")
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,15 @@ def test_forms_are_compared(ran):
     assert len(runs) > 10
     assert all(run["right"] for run in runs)
     assert not any("failed" in one for one in records)
+
+
+def test_each_cost_is_found(ran):
+    found = results(ran, "costs")
+    failed = [one for part in found.values() for one in part if "failed" in one]
+    assert {one["failed"].partition(" no ")[0] for one in failed} <= {"the driver has"}
+    assert {"calls", "gpu", "first blocks", "reads", "stops", "waits", "room"} <= found.keys()
+    waits = {one["what"]: one.get("waits") for one in found["waits"]}
+    assert waits["cuStreamSynchronize, gated stream"]
+    assert waits["launch, other stream"] is False
+    assert all(one["all"] > 0 for one in found["stops"][1:])
+    assert all(one["stand"] == 0 for one in found["streams default"])

@@ -51,6 +51,11 @@ class Shape:
         """The number of blocks."""
         return math.prod(self.grid)
 
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return math.prod(self.block)
+
 
 class Cuda:
     """The driver, and the primary context of device 0, as PyTorch has it."""
@@ -230,6 +235,10 @@ class Event:
     def record(self, stream: Stream) -> None:
         """Take the time behind what the stream has."""
         self._cuda.call("cuEventRecord", self._handle, stream.handle)
+
+    def wait(self) -> None:
+        """Let the host wait until it has passed."""
+        self._cuda.call("cuEventSynchronize", self._handle)
 
     def since_us(self, before: Event) -> float:
         """Return the microseconds since another event; both must have passed."""

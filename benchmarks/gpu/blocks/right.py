@@ -75,7 +75,7 @@ def tried(cuda: Cuda, kernel: Prepared, seed: int) -> dict[str, Any]:
     found = _described(kernel) | {"architecture": cuda.architecture}
     doing = "begin"
     try:
-        one = _OneKernel(cuda, kernel, seed)
+        one = Loaded(cuda, kernel, seed)
         doing = "whole"
         found |= one.whole()
         for doing, name, try_it in one.forms():
@@ -96,21 +96,24 @@ def _described(kernel: Prepared) -> dict[str, Any]:
     }
 
 
-class _OneKernel:
+class Loaded:
     """A loaded kernel, its memory as it is at the begin, and memory for a launch."""
 
     def __init__(self, cuda: Cuda, kernel: Prepared, seed: int) -> None:
         self._cuda, self._kernel, self._rng = cuda, kernel, random.Random(seed)
+        self.shape: Final = kernel.shape
         self._module = cuda.load(kernel.text)
         memory = kernel.memory()
         self._size = len(memory)
         self._first, self._now = cuda.allocate(self._size), cuda.allocate(self._size)
         self._counter = cuda.allocate(8)
-        self._flag = self._counter + 4
+        self.flag: Final = self._counter + 4
         cuda.put(self._first, memory)
-        self._stream, self._beside = Stream(cuda), Stream(cuda)
+        self.stream: Final = Stream(cuda)
+        self._beside = Stream(cuda)
         self._begin, self._end = Event(cuda), Event(cuda)
         self._left, self._whole_us = b"", 0.0
+        self.launch_whole: Final = self._launch("", self.shape, ())
 
     def close(self) -> None:
         """Free what it has."""
@@ -120,16 +123,16 @@ class _OneKernel:
 
     def whole(self) -> dict[str, Any]:
         """Launch it as it is, three times, and keep what it leaves."""
-        launch = self._launch("", self._kernel.shape, ())
-        self._left, _ = self._run(launch)
-        again = [self._run(launch) for _ in range(2)]
+        launch = self.launch_whole
+        self._left, _ = self.timed(launch)
+        again = [self.timed(launch) for _ in range(2)]
         self._whole_us = min(us for _, us in again)
         varies = any(left != self._left for left, _ in again)
         return {"whole_us": round(self._whole_us, 2), "varies": varies}
 
     def forms(self) -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
         """Yield what is done, the name of the result, and a function that does it."""
-        blocks = self._kernel.shape.blocks
+        blocks = self.shape.blocks
         if "slices" in self._kernel.forms:
             for size in sorted({-int(-part * blocks // 1) for part in _PARTS} | {1}):
                 if size < blocks and blocks / size <= 256:
@@ -138,20 +141,20 @@ class _OneKernel:
             for count in self._worker_counts():
                 for chunk in CHUNKS:
                     name = f"{count}x{chunk}"
-                    launch = self._workers(count, chunk)
+                    launch = self.workers(count, chunk, self.flag)
                     yield f"workers {name}", name, lambda run=launch: self._compared(run)
                     yield f"stopped {name}", name, lambda run=launch: self._stopped(run)
 
     def _worker_counts(self) -> Sequence[int]:
-        blocks, sms = self._kernel.shape.blocks, self._cuda.sms
-        x, y, z = self._kernel.shape.block
+        blocks, sms = self.shape.blocks, self._cuda.sms
+        x, y, z = self.shape.block
         if blocks <= sms:
             return (1, 2, 3)
         each = [one for one in AN_SM if one == 1 or one * x * y * z <= _THREADS_AN_SM]
         return sorted({min(one * sms, blocks) for one in each})
 
     def _slices(self, size: int) -> dict[str, Any]:
-        shape = self._kernel.shape
+        shape = self.shape
         launches = [
             self._launch(
                 SLICES,
@@ -162,59 +165,64 @@ class _OneKernel:
         ]
         return self._compared(lambda: [launch() for launch in launches])
 
-    def _workers(self, count: int, chunk: int) -> Callable[[], None]:
-        """Return what starts workers where the counter says."""
-        shape = self._kernel.shape
+    def workers(self, count: int, chunk: int, flag: int) -> Launch:
+        """Return a launch of workers, who begin where the counter says and look at a flag."""
+        shape = self.shape
         own = own_dynamic_bytes(shape.shared)
         return self._launch(
             WORKERS,
             Shape((count, 1, 1), shape.block, own + STORAGE_BYTES),
-            (*shape.grid, self._counter, self._flag, own, chunk),
+            (*shape.grid, self._counter, flag, own, chunk),
         )
 
     def _launch(self, ending: str, shape: Shape, more: Sequence[int]) -> Launch:
         name = self._kernel.entry + ending
         found = self._cuda.kernel(self._module, name, shape.shared)
         arguments = [*self._kernel.arguments_at(self._now), *more]
-        return self._cuda.launch(found, shape, arguments, self._stream)
+        return self._cuda.launch(found, shape, arguments, self.stream)
 
-    def _run(self, run: Callable[[], object]) -> tuple[bytes, float]:
+    def timed(self, run: Callable[[], object]) -> tuple[bytes, float]:
         """Run something on fresh memory; return what it leaves, and microseconds."""
-        self._freshen()
-        self._begin.record(self._stream)
+        self.freshen()
+        self._begin.record(self.stream)
         run()
-        self._end.record(self._stream)
-        self._stream.finish()
+        self._end.record(self.stream)
+        self.stream.finish()
         return self._cuda.get(self._now, self._size), self._end.since_us(self._begin)
 
     def _compared(self, run: Callable[[], object]) -> dict[str, Any]:
-        left, us = self._run(run)
+        left, us = self.timed(run)
         return {"right": left == self._left, "us": round(us, 2)}
 
     def _stopped(self, run: Callable[[], object]) -> dict[str, Any]:
         """Stop workers at random moments, and let others go on where they stopped."""
-        self._freshen()
+        self.freshen()
         most = 2 if self._whole_us > 1e6 * _LONGEST_S else _MOST_STOPS
-        blocks, done, midway, stops = self._kernel.shape.blocks, 0, 0, 0
+        blocks, done, midway, stops = self.shape.blocks, 0, 0, 0
         while done < blocks:
-            self._stream.write(self._flag, 0)
+            self.stream.write(self.flag, 0)
             run()
             if stops < most:
                 spin(1e-6 * self._rng.uniform(5, 10 + 1.5 * self._whole_us))
-                self._beside.write(self._flag, 1)
+                self._beside.write(self.flag, 1)
                 self._beside.finish()
                 stops += 1
-            self._stream.finish()
-            before, done = done, int.from_bytes(self._cuda.get(self._counter, 4), "little")
+            self.stream.finish()
+            before, done = done, self.done()
             midway += before < done < blocks
         left = self._cuda.get(self._now, self._size)
         return {"right": left == self._left, "midway": midway}
 
-    def _freshen(self) -> None:
-        self._cuda.copy(self._now, self._first, self._size, self._stream)
-        self._stream.write(self._counter, 0)
-        self._stream.write(self._flag, 0)
-        self._stream.finish()
+    def done(self) -> int:
+        """Return how many blocks workers have begun, more than all if they found no more."""
+        return int.from_bytes(self._cuda.get(self._counter, 4), "little")
+
+    def freshen(self) -> None:
+        """Let the memory, the counter and the flag be as at the begin."""
+        self._cuda.copy(self._now, self._first, self._size, self.stream)
+        self.stream.write(self._counter, 0)
+        self.stream.write(self.flag, 0)
+        self.stream.finish()
 
 
 # What was found.

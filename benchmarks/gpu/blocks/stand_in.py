@@ -63,6 +63,15 @@ class StandIn(made_up_gpu.MadeUpGpu):
         """Take the time behind what the stream has."""
         self._enqueue(stream, lambda: self._passed.__setitem__(event, time.perf_counter()))
 
+    def cuEventSynchronize(self, event: int) -> int:  # noqa: N802
+        """Wait for all streams."""
+        return self._wait([*self._streams])
+
+    def cuStreamWaitValue32(self, stream: int, at: int, value: int, flags: int) -> None:  # noqa: N802
+        """Let what follows wait until a word has at least a value."""
+        least = value & 0xFFFFFFFF
+        self._enqueue(stream, lambda: int.from_bytes(self.memory[at : at + 4], "little") >= least)
+
     def cuEventElapsedTime(self, to: int, begin: int, end: int) -> None:  # noqa: N802
         """Give the milliseconds between two events."""
         _put(to, struct.pack("=f", 1e3 * (self._passed[end] - self._passed[begin])))
