@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from blocks import costs, right
+from blocks import costs, right, tails
 from blocks.prepared import write
 from blocks.setting import KERNELS, Setting
 from slice import RESERVE_S, Slice, Step, kept, no_gpu, unpack
@@ -36,6 +36,9 @@ class _Part(NamedTuple):
 STEPS: Final[Mapping[str, _Part]] = {
     "right": _Part(right.step, 90, 150),
     "costs": _Part(costs.step, 45, 100),
+    "turnaround": _Part(tails.turnaround, 75, 110),
+    "throughput": _Part(tails.throughput, 90, 130),
+    "p99": _Part(tails.p99, 115, 150),
 }
 
 
@@ -92,7 +95,7 @@ def _steps(setting: Setting, names: Sequence[str] | Mapping[str, _Part]) -> Iter
     for name, part in STEPS.items():
         if name in names:
             its = (*command, "--step", name)
-            yield Step(name, its, part.usual_s, 10.0, most_s=part.most_s, stopping_s=5.0)
+            yield Step(name, its, part.usual_s, 10.0, most_s=part.most_s, stopping_s=10.0)
 
 
 def _step(name: str, setting: Setting) -> int:

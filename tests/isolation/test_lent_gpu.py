@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-STEPS = ("right", "costs")
+STEPS = ("right", "costs", "turnaround", "throughput", "p99")
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +64,15 @@ def test_each_cost_is_found(ran):
     assert waits["launch, other stream"] is False
     assert all(one["all"] > 0 for one in found["stops"][1:])
     assert all(one["stand"] == 0 for one in found["streams default"])
+
+
+@pytest.mark.parametrize("step", ["turnaround", "throughput", "p99"])
+def test_pairs_of_processes_run(ran, step):
+    records = results(ran, step)
+    assert not any("failed" in one for one in records)
+    served = [one for one in records if "requests" in one]
+    assert all(one["requests"] > 0 and 0 < one["p50"] <= one["max"] for one in served)
+    assert any(one["way"] == "isolated" for one in served)
+    (status, *_) = (one["scheduler"] for one in records if "scheduler" in one)
+    assert status["launches"]["announced"] > 0
+    assert status["launches"]["whole"] + status["launches"]["isolated"] > 0

@@ -385,7 +385,7 @@ def _calls(bench: _Bench, setting: Setting) -> Mapping[str, Callable[[], Callabl
     pageable = ctypes.create_string_buffer(large)
     at, to = cuda.allocate(large), ctypes.c_uint64()
     event, passed = Event(cuda), Event(cuda)
-    null = ctypes.c_void_p()
+    null, held = ctypes.c_void_p(), ctypes.c_void_p()
 
     def copies(call: str, size: int, stream: ctypes.c_void_p) -> Callable[[], Callable[[], object]]:
         device = ctypes.c_uint64(at)
@@ -417,7 +417,7 @@ def _calls(bench: _Bench, setting: Setting) -> Mapping[str, Callable[[], Callabl
         "cuMemAllocAsync, other stream": now(
             "cuMemAllocAsync", ctypes.byref(to), ctypes.c_size_t(large), other.handle
         ),
-        "cuMemHostAlloc": now("cuMemHostAlloc", ctypes.byref(null), ctypes.c_size_t(large), 0),
+        "cuMemHostAlloc": now("cuMemHostAlloc", ctypes.byref(held), ctypes.c_size_t(large), 0),
         "cuModuleLoadData, and a first launch": lambda: (
             lambda: Programs(
                 cuda, **({"threads": 2, "blocks": 2} if setting.stand_in else {})
