@@ -1,9 +1,9 @@
 """A latency-critical and a best-effort program, who do what lines of JSON on their input ask.
 
 ``python -m blocks.clients ROLE [--stand-in]``, where ROLE is ``requests``, ``training`` or
-``pytorch``. Each says ``{"ready": ...}``, then answers each line. They launch through the CUDA driver, and the
-library that intercepts launches is loaded into them as into any job. ``pytorch`` is a training that
-knows nothing of all this.
+``pytorch``. Each says ``{"ready": ...}``, then answers each line. They launch through the CUDA
+driver, and the library that intercepts launches is loaded into them as into any job. ``pytorch`` is
+a training that knows nothing of all this.
 """
 
 from __future__ import annotations
