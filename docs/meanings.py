@@ -286,19 +286,31 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     campaign.Stage: {
         "measure": "`solos`: each workload alone. `pairs`: every two, and each with itself. "
         "`triples`: every three.",
-        "mode": "`mps`: clients of one MPS server. `time-sliced`: without MPS.",
+        "mode": "`mps`: clients of one MPS server. `time-sliced`: without MPS. `isolated`: clients "
+        "of one MPS server whose kernel launches are [intercepted](../explanation/isolation.md): "
+        "those named in `latency` come first, the others run in their idle time.",
         "shares": "Shares in per cent, null for none: one for each workload. Those that "
         "differ are measured in every order. Absent: no shares.",
         "workloads": "Only these, or the pairs and triples with at least one of them. Absent: all.",
         "first": "Workloads to which MPS gives the higher priority.",
+        "latency": "Workloads that answer requests at `load` instead of running without a pause. "
+        "Pairs and triples then have exactly one of them.",
+        "load": "Requests a second, as a part of the workload's iterations a second alone: those "
+        "of its first sound window without a share. Needs `latency`.",
+        "arrivals": "`poisson`: at random times, the same ones in all stages. `fixed`: at equal "
+        "distances.",
         "most": "At most this many, drawn at random and the same in each round. Absent: all.",
         "repeats": "Rounds, each in a random order.",
+    },
+    campaign.Load: {
+        "part": "Requests a second over iterations a second alone.",
+        "arrivals": "As in a stage.",
     },
     campaign.Windows: {
         "settle_s": "Seconds at the start that are ignored.",
         "least_s": "Shortest window, s.",
-        "most_s": "Longest window, s. It grows up to five times as long while a worker has done "
-        "fewer than three chunks of iterations.",
+        "most_s": "Longest window, s, and that of all windows with a `load`. It grows up to five "
+        "times as long while a worker has done fewer than three chunks of iterations.",
         "relative_error": "Between the two, a window ends when the relative standard error of "
         "every worker's mean iteration time is below this.",
     },
@@ -308,8 +320,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "repeat": "Number of the round in the stage, from 0.",
         "mode": "How the GPU was shared.",
         "workloads": "The workers; the lists below have an item for each.",
-        "shares": "Shares; null: none.",
+        "shares": "Shares; null: none; `idle`: in the idle time of the other.",
         "first": "Whether a worker had the higher priority.",
+        "loads": "The requests that each worker answered; null: those of its own, or none. Absent: "
+        "null for all.",
         "families": "Families of the workloads. Absent: no worker was started.",
         "batch_sizes": "Samples in an iteration. Absent: no worker was started.",
         "status": "`starved`: a worker did too little for a throughput in a window of five times "
@@ -330,6 +344,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "clock_mhz": "Clock of the SMs, read each second, MHz.",
         "temperature_c": "Temperature of the GPU, read each second, degrees Celsius.",
         "throttled": "Reasons for lowered clocks.",
+        "launches": "With isolation: intercepted kernel launches in the window, of all workers.",
+        "escapes": "With isolation: kernels that cannot be cut, or not in some way, and why.",
         "disturbed_by": "Pids of foreign processes on the GPU.",
         "others_busy": "On a processor core: fraction of time taken by others.",
         "residents": "Workers in memory, including idle ones.",
@@ -355,6 +371,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "p99_s": "99th percentile, s.",
         "mean_s": "Mean, s.",
         "requests": "Number of requests.",
+        "requests_s": "Requests a second that were due, if it answers those of a load.",
     },
     views.JobView: {
         "id": "`j1`, `j2` and so on, in the order of submission.",

@@ -162,6 +162,13 @@ class Schedulers:
             except (MpsError, OSError, subprocess.TimeoutExpired) as error:
                 raise IsolationError(f"the scheduler of thread blocks: {error}") from None
 
+    def end(self, uuid: str, uid: int) -> None:
+        """End a GPU's scheduler for a user, if one runs; its processes go on without isolation."""
+        with self._locks[self._socket(uuid, uid)]:
+            known = self.process(uuid, uid)
+            if known is not None:
+                processes.kill(known, _ANSWER_S)
+
     def process(self, uuid: str, uid: int) -> MpsProcess | None:
         """Return a GPU's scheduler for a user, identified by program, user and socket."""
         socket = str(self._socket(uuid, uid))

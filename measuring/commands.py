@@ -35,6 +35,9 @@ from dovetail.executor.gpus.python_libraries import (
     libraries_of,
 )
 from dovetail.executor.gpus.splits import read_splits
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.isolation import Isolation
+from dovetail.executor.pools.opening import find_isolation
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.files import read_dataset
@@ -51,7 +54,7 @@ from dovetail.measuring.campaign import (
 )
 from dovetail.measuring.dataset import known_experiments, write_tables
 from dovetail.measuring.device import Device
-from dovetail.measuring.gpu_device import GpuDevice, campaign_mps
+from dovetail.measuring.gpu_device import GpuDevice, short_directory
 from dovetail.measuring.ledger import (
     Ledger,
     fingerprint,
@@ -168,13 +171,13 @@ def _opened(
         libraries = _libraries(options, campaign, on_gpu=False)
         device = CpuDevice(directory)
     else:
-        device, libraries = _open_gpu(options, campaign, directory, uuid)
+        device, libraries = _open_gpu(options, campaign, directory, uuid, leaving)
     leaving.callback(device.close)
     return device, libraries
 
 
 def _open_gpu(
-    options: Namespace, campaign: Campaign, directory: Path, uuid: str
+    options: Namespace, campaign: Campaign, directory: Path, uuid: str, leaving: ExitStack
 ) -> tuple[GpuDevice, Libraries]:
     known = Path(options.directory) if options.directory else default_directory()
     splits = read_splits(known)
@@ -183,9 +186,16 @@ def _open_gpu(
     except NvmlError as error:
         raise UnsupportedError(f"{error}: {_NO_GPU}") from None
     try:
-        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
+        gpu, token = _chosen(nvml.gpus(), uuid), str(directory)
+        mps = MpsManager(short_directory("measure", token))
         libraries = _libraries(options, campaign, on_gpu=True)
-        return GpuDevice(directory, gpu, nvml, mps, splits, libraries.cublas), libraries
+        isolation: Isolation | str = "no stage is isolated"
+        if any(stage.mode == "isolated" for stage in campaign.stages):
+            isolates = short_directory("isolate", token)
+            leaving.callback(shutil.rmtree, isolates, ignore_errors=True)
+            isolation = find_isolation(isolates)
+        device = GpuDevice(directory, gpu, nvml, mps, splits, libraries.cublas, isolation)
+        return device, libraries
     except BaseException:
         nvml.close()
         raise
@@ -323,7 +333,7 @@ def _plan(
                 "planned": len(mine),
                 "left": left,
                 "refused": sorted({why for why in why_not if why is not None}),
-                "seconds": round(left * campaign.windows.usual_s, 1),
+                "seconds": round(left * campaign.windows.usual_s(stage), 1),
             }
         )
     return stages
@@ -343,7 +353,7 @@ def _plan_view(
         )
         table.add_row(*map(Text, cells))
     facts, left = device.facts, sum(one["left"] for one in stages)
-    total = _about(left * campaign.windows.usual_s)
+    total = _about(sum(one["seconds"] for one in stages))
     return Group(
         Text(f"{campaign.name} on {facts.stand_in or facts.gpu_model}"),
         *([Text(STAND_IN_WORDS)] if facts.stand_in else []),

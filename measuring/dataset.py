@@ -16,18 +16,28 @@ from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.reading.contents import FilePath
 from dovetail.instances.slowdowns.entry import SharingMode
-from dovetail.measuring.campaign import Campaign, Experiment, Mode, experiments
+from dovetail.measuring.campaign import Campaign, Experiment, Mode, WorkerSeat, experiments
 from dovetail.measuring.ledger import Contents, read_ledger, standing
 from dovetail.measuring.results import ExperimentResult, ProfiledKernels, Throughput
 from dovetail.measuring.workloads import LAUNCHES
 
-_SHARING: Final[Mapping[Mode, SharingMode]] = {"mps": "mps", "time-sliced": "time_sliced"}
+_SHARING: Final[Mapping[Mode, SharingMode]] = {
+    "mps": "mps",
+    "time-sliced": "time_sliced",
+    "isolated": "mps",
+}
+_ALONE: Final[Mapping[Mode, Mode]] = {
+    "mps": "mps",
+    "time-sliced": "time-sliced",
+    "isolated": "mps",
+}
+"""The mode of the solos that slowdowns are relative to; isolation slows a job alone, too."""
 
 SLOW: Final = 2.0
 """A pair with a worker known to be slowed by this factor shares no GPU: taking turns is as fast."""
 
 Baselines = Mapping[tuple[str, Mode], float]
-"""Means in seconds alone without a share, by workload and mode."""
+"""Means in seconds alone without a share, by `WorkerSeat.label` and mode."""
 
 
 class LeftOut(Record):
@@ -65,13 +75,14 @@ def measured_data(contents: Contents, name: str) -> MeasuredData:
 
     A slowdown is the iteration time together over the mean iteration time of the same workload
     alone without a share in the same mode, over all repeats; p99 likewise for the 99th percentile
-    of latency. If a worker starved, slowdowns are lower bounds, from the most that each can have
-    done. A workload is the same alone under MPS and without it, so a time-sliced profile is left
-    out where there is one under MPS. A workload's kernels, profiled once or counted, describe it in
-    all profiles without a share.
+    of latency. Isolated pairs are relative to solos under MPS, without interception. A workload at
+    a load is one of its own (`WorkerSeat.label`). If a worker starved, slowdowns are lower bounds,
+    from the most that each can have done. A workload is the same alone under MPS and without it, so
+    a time-sliced profile is left out where there is one under MPS. A workload's kernels, profiled
+    once or counted, describe it in all profiles without a share.
     """
     results = standing(contents.results).values()
-    alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
+    alone, tails_s = baselines(results), tails_alone(results)
     kernels = {one.workloads[0]: one.kernels for one in contents.results if one.kernels}
     profiles: list[SoloProfile] = []
     measurements: list[Measurement] = []
@@ -104,7 +115,7 @@ def known_experiments(campaign: Campaign, data: DataSet, gpu_model: str) -> Iter
     for one in experiments(campaign):
         if len(one.seats) == 1 or any(seat.first for seat in one.seats):
             continue
-        each = ((seat.workload, seat.share) for seat in one.seats)
+        each = ((seat.label, seat.share) for seat in one.seats)
         setting = _setting(_SHARING[one.seats[0].mode], each)
         if has[setting]:
             has[setting] -= 1
@@ -118,6 +129,16 @@ def _setting(mode: SharingMode, each: Iterable[tuple[str, object]]) -> object:
 def baselines(results: Iterable[ExperimentResult]) -> Baselines:
     """Return the mean iteration time of each workload alone, over all sound repeats."""
     return _means_alone(results, lambda pace: 1 / pace.iterations_s)
+
+
+def tails_alone(results: Iterable[ExperimentResult]) -> Baselines:
+    """Return the 99th percentile of latency of each workload alone, over all sound repeats."""
+    return _means_alone(results, lambda pace: pace.p99_s)
+
+
+def baseline(alone: Baselines, seat: WorkerSeat) -> float | None:
+    """Return what a worker is compared with: its workload alone, without interception."""
+    return alone.get((seat.label, _ALONE[seat.mode]))
 
 
 def slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...] | None:
@@ -136,7 +157,7 @@ def least_slowdowns(one: ExperimentResult, alone: Baselines) -> tuple[float, ...
 def _slower(
     one: ExperimentResult, iterations_s: Sequence[float], alone: Baselines
 ) -> tuple[float, ...] | None:
-    times = [alone.get((name, one.mode)) for name in one.workloads]
+    times = [baseline(alone, seat) for seat in one.seats]
     if None in times:
         return None
     each = zip(iterations_s, times, strict=True)
@@ -151,7 +172,7 @@ def _means_alone(
         if not (one.sound and one.paces and len(one.paces) == 1) or one.shares[0] is not None:
             continue
         if (value := value_of(one.paces[0])) is not None:
-            found[one.workloads[0], one.mode].append(value)
+            found[one.seats[0].label, one.mode].append(value)
     return {which: fmean(values) for which, values in found.items()}
 
 
@@ -166,11 +187,14 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
         return "one is preferred to the other, which a data set cannot express"
     if one.status == "out-of-memory":
         return "out of memory alone" if len(one.workloads) == 1 else ""
-    if len(one.workloads) == 1 and one.mode != "mps" and (one.workloads[0], "mps") in alone:
+    labels, mode = [seat.label for seat in one.seats], _ALONE[one.mode]
+    if len(labels) == 1 and one.mode == "isolated":
+        return "its profile is without interception"
+    if len(labels) == 1 and one.mode != "mps" and (labels[0], "mps") in alone:
         return "its profile is the one under MPS"
-    missing = [name for name in one.workloads if (name, one.mode) not in alone]
-    if len(one.workloads) > 1 and missing:
-        return f"{missing[0]} was not measured alone without a cap ({one.mode}) yet"
+    missing = [label for label in labels if (label, mode) not in alone]
+    if len(labels) > 1 and missing:
+        return f"{missing[0]} was not measured alone without a cap ({mode}) yet"
     if one.status == "starved" and least_slowdowns(one, alone) is None:
         return f"starved: {one.reason}: raise most_s"
     return ""
@@ -200,12 +224,15 @@ def _profile(
     contents: Contents, one: ExperimentResult, kernels: ProfiledKernels | None
 ) -> SoloProfile:
     (pace,), name = one.paces or (), one.workloads[0]
-    described, kernels_source = _kernels(contents, one, pace.iterations_s, kernels)
+    rate = pace.iterations_s
+    if one.seats[0].load is not None and one.window_s is not None:
+        rate = pace.iterations / one.window_s
+    described, kernels_source = _kernels(contents, one, rate, kernels)
     own = contents.campaign.own.get(name)
     family = one.families[0] if one.families else None
     return SoloProfile.from_data(
         {
-            "workload": name,
+            "workload": one.seats[0].label,
             "share": one.shares[0],
             "family": (own and own.family) or family,
             "batch_size": one.batch_sizes[0] if one.batch_sizes else None,
@@ -241,14 +268,14 @@ def _kernels(
 def _measurement(
     contents: Contents, one: ExperimentResult, alone: Baselines, tails_s: Baselines
 ) -> Measurement:
-    tails = [tails_s.get((name, one.mode)) for name in one.workloads]
+    tails = [baseline(tails_s, seat) for seat in one.seats]
     growth = [
         p99_s / tail_s if (p99_s := pace.p99_s) and tail_s else None
         for pace, tail_s in zip(one.paces or (), tails, strict=False)
     ]
     return Measurement.from_data(
         {
-            "workloads": one.workloads,
+            "workloads": tuple(seat.label for seat in one.seats),
             "share": one.shares,
             "slowdown": slowdowns(one, alone),
             "at_least": least_slowdowns(one, alone),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.jobs.specs import Seat as PoolSeat
+from dovetail.executor.pools.isolation import SchedulerStatus
 from dovetail.executor.pools.pool import NodePool, Usage
 from dovetail.executor.pools.runs.submissions import PoolSubmissions
 from dovetail.instances.errors import DovetailError
@@ -80,17 +82,21 @@ class Device:
             (*command, "--socket", path),
             PoolSeat(gpu=self.gpu, share=seat.share),
             self.env,
-            "latency" if seat.first else "batch",
+            "latency" if seat.first or seat.leads else "batch",
             seat.workload,
+            seat.mode == "isolated",
         )
         return worker
 
     def unconfirmed(self, worker: Worker) -> str | None:
         """Return which part of its seat a ready worker lacks, or None."""
         run, until_s = worker.submission, time.monotonic() + CONFIRM_S
-        if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
-            return "is not known to be under its cap on the device"
-        return None
+        if run is None:
+            return None
+        known = self.submissions.wait(lambda: run.ready or bool(run.unisolated), until_s)
+        if run.unisolated:
+            return f"is not isolated: {run.unisolated}"
+        return None if known else "is not known to be under its cap on the device"
 
     def free_mib(self) -> float | None:
         """Return the free memory in MiB; None if unknown."""
@@ -101,10 +107,14 @@ class Device:
 
     def meter(self) -> Meter:
         """Start reading the device over a window."""
-        return Meter(self.submissions.pool, self.gpu, self.energy_j)
+        return Meter(self.submissions.pool, self.gpu, self.energy_j, self.intercepted)
 
     def energy_j(self) -> float | None:
         """Return the energy counter in joules; None if there is none."""
+        return None
+
+    def intercepted(self) -> SchedulerStatus | None:
+        """Return what was intercepted of isolated workers so far; None if nothing isolates."""
         return None
 
     def trouble(self) -> str:
@@ -136,10 +146,19 @@ class Meter:
         The device's id in the pool.
     energy_j : callable
         Returns its energy counter, which advances in steps.
+    intercepted : callable
+        Returns what was intercepted of isolated workers so far, in counts that only grow.
     """
 
-    def __init__(self, pool: NodePool, gpu: str, energy_j: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        pool: NodePool,
+        gpu: str,
+        energy_j: Callable[[], float | None],
+        intercepted: Callable[[], SchedulerStatus | None],
+    ) -> None:
         self._pool, self._gpu, self._energy_j = pool, gpu, energy_j
+        self._intercepted, self._counted = intercepted, intercepted()
         self._readings: list[tuple[Usage, float]] = []
         pool.usage()
         self._read_s = time.monotonic()
@@ -164,7 +183,10 @@ class Meter:
             memory[run] = max(mib, memory.get(run, 0.0))
         names = dict.fromkeys(name for one in used for name in one.metrics)
         metrics = {name: self._over(one.metrics.get(name) for one in used) for name in names}
+        launches, escapes = self._launches()
         fields: dict[str, object] = {
+            "launches": launches,
+            "escapes": escapes,
             "energy_j": energy_j,
             "power_w": power_w,
             "metrics": {name: mean for name, (mean, _) in metrics.items()},
@@ -177,6 +199,13 @@ class Meter:
             "others_busy": self._over(one.others_busy for one in used)[0],
         }
         return fields, memory
+
+    def _launches(self) -> tuple[Mapping[str, int], Mapping[str, str]]:
+        """Return the intercepted launches of the window, and the kernels that cannot be cut."""
+        now = self._intercepted()
+        if self._counted is None or now is None:
+            return {}, {}
+        return Counter(now.launches) - Counter(self._counted.launches), now.escapes
 
     def _over(self, values: Iterable[float | None]) -> tuple[float | None, float | None]:
         """Return mean and variance of readings over time; None without any (or with one)."""

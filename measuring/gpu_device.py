@@ -18,7 +18,9 @@ from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.mps.control import HealthState
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.pools.gpu import GpuPool, device_id
+from dovetail.executor.pools.isolation import Isolation, SchedulerStatus
 from dovetail.executor.pools.runs.submissions import PoolSubmissions
+from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError, UnsupportedError
 from dovetail.measuring.campaign import Mode, WorkerSeat
 from dovetail.measuring.device import Device, DeviceLostError
@@ -49,6 +51,8 @@ class GpuDevice(Device):
         Measurements of shares.
     cublas : str or None
         Version of cuBLAS in the workers' Python.
+    isolation : Isolation or str
+        Isolates workers, with a directory of its own; or why nothing does.
 
     Raises
     ------
@@ -66,10 +70,11 @@ class GpuDevice(Device):
         mps: MpsManager,
         splits: Splits,
         cublas: str | None,
+        isolation: Isolation | str,
     ) -> None:
         self._directory, self._gpu, self._nvml, self._mps = directory, gpu, nvml, mps
         self._driver = nvml.driver()
-        self._splits, self._cublas = splits, cublas
+        self._splits, self._cublas, self._isolation = splits, cublas, isolation
         self._refuse_unusable()
         self._mode: Mode = "mps"
         self._pool = self._opened(self._mode)
@@ -89,26 +94,26 @@ class GpuDevice(Device):
         return self._why_not(seat, self._cublas)
 
     def open(self, mode: Mode) -> None:
-        """Prepare the GPU for workers of a mode, and close the pool of the other one.
+        """Prepare the GPU for workers of a mode, and close the pool of another one.
 
         Raises
         ------
         DovetailError
             If MPS does not work; time-sliced experiments can still run.
         """
-        if mode == "mps" and self._mps_lacks:
+        if mode != "time-sliced" and self._mps_lacks:
             raise DovetailError(self._mps_lacks)
         if mode != self._mode:
             self.submissions.close()
             self._mode, self._pool = mode, self._opened(mode)
             self.submissions = PoolSubmissions(self._pool)
-        if mode == "mps" and not self._tried_mps:
+        if mode != "time-sliced" and not self._tried_mps:
             self._try_mps()
 
     def unconfirmed(self, worker: Worker) -> str | None:
         """Return how a ready worker lacks MPS, its share or its SMs, or None."""
         seat, ready = worker.seat, worker.ready or {}
-        wants_mps = seat.mode == "mps"
+        wants_mps = seat.mode != "time-sliced"
         if ready.get("mps") is not wants_mps:
             return "did not reach MPS" if wants_mps else "is a client of MPS, and must not be"
         lack = None
@@ -119,6 +124,12 @@ class GpuDevice(Device):
     def energy_j(self) -> float | None:
         """Return the driver's energy counter."""
         return self._nvml.energy_j(self._gpu.uuid)
+
+    def intercepted(self) -> SchedulerStatus | None:
+        """Return what the GPU's scheduler of isolated workers has counted."""
+        if self._mode != "isolated" or isinstance(self._isolation, str):
+            return None
+        return self._isolation.status(self._gpu.uuid, os.geteuid())
 
     def trouble(self) -> str:
         """Return critical errors of the driver, and faults of MPS."""
@@ -136,15 +147,24 @@ class GpuDevice(Device):
         """End the workers and the daemon, and close everything."""
         try:
             super().close()
+            if not isinstance(self._isolation, str):
+                self._isolation.end(self._gpu.uuid, os.geteuid())
             if self._mps.health(self._gpu.uuid).state is HealthState.DOWN:
                 shutil.rmtree(self._mps.directory, ignore_errors=True)
         finally:
             self._nvml.close()
 
     def _opened(self, mode: Mode) -> GpuPool:
-        turns, only = mode == "time-sliced", (self._gpu.uuid,)
+        isolation = self._isolation if mode == "isolated" else None
         return GpuPool(
-            self._directory, Nvml(), self._mps, self._splits, only, turns=turns, priorities=True
+            self._directory,
+            Nvml(),
+            self._mps,
+            self._splits,
+            (self._gpu.uuid,),
+            turns=mode == "time-sliced",
+            isolation=None if isinstance(isolation, str) else isolation,
+            priorities=mode == "mps",
         )
 
     def _why_not(self, seat: WorkerSeat, cublas: str | None) -> str | None:
@@ -152,9 +172,11 @@ class GpuDevice(Device):
             if self._gpu.compute_mode != "default":
                 return f"compute mode {self._gpu.compute_mode} lets no two processes take turns"
             return None
+        if seat.mode == "isolated" and isinstance(self._isolation, str):
+            return f"nothing isolates here: {self._isolation}"
         if lacks := self._mps.why_not() or self._mps_lacks:
             return lacks
-        if seat.share is None or seat.share == WHOLE:
+        if seat.share in (None, IDLE, WHOLE):
             return None
         if cublas is None:
             return "which shares compute correctly depends on cuBLAS, whose version is unknown"
@@ -167,7 +189,7 @@ class GpuDevice(Device):
 
     def _wrong_sms(self, seat: WorkerSeat, ready: Event) -> str | None:
         """Return how the SMs that a worker sees differ from those seen by the split gate."""
-        share, seen = seat.share or WHOLE, ready.get("sms")
+        share, seen = WHOLE if seat.share in (None, IDLE) else seat.share, ready.get("sms")
         key = SplitKey(self._gpu.name, self._driver, ready.get("cublas") or "")
         whole = [self._gpu.sms] if share == WHOLE else []
         known = [one.sms for one in self._splits.evidence if (one.key, one.share) == (key, share)]
@@ -206,8 +228,8 @@ class GpuDevice(Device):
             raise UnsupportedError(f"{self.gpu} is in use (pid {text}): wait until it is free")
 
 
-def campaign_mps(token: str) -> MpsManager:
-    """Return an MPS manager with a short directory, which is the same for the same token."""
+def short_directory(name: str, token: str) -> Path:
+    """Return a path that is short enough for sockets, the same for the same token."""
     digest = hashlib.sha256(token.encode()).hexdigest()[:8]
     base = Path("/run") if os.geteuid() == 0 and os.access("/run", os.W_OK) else Path("/tmp")
-    return MpsManager(base / f"dovetail-measure-{os.geteuid()}-{digest}")
+    return base / f"dovetail-{name}-{os.geteuid()}-{digest}"

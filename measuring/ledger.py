@@ -190,6 +190,20 @@ def standing(results: Iterable[ExperimentResult]) -> dict[str, ExperimentResult]
     return latest
 
 
+def rate_alone(results: Iterable[ExperimentResult], workload: str) -> float | None:
+    """Return the iterations a second of a workload alone, to which loads are relative.
+
+    It is that of the first sound window without a share, so that it does not change later; None if
+    there is none.
+    """
+    alone = (
+        one.paces[0].iterations_s
+        for one in results
+        if one.sound and one.paces and one.seats == (WorkerSeat(workload, one.mode),)
+    )
+    return next(alone, None)
+
+
 def by_setting(
     results: Iterable[ExperimentResult],
 ) -> dict[tuple[WorkerSeat, ...], list[ExperimentResult]]:

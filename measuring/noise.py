@@ -91,12 +91,8 @@ def _time_s(one: ExperimentResult, at: int) -> float:
 
 def _setting_text(seats: tuple[WorkerSeat, ...]) -> str:
     """Return a setting in words: ``conv@50 + lstm@50``."""
-    text = " + ".join(
-        f"{seat.workload}{'' if seat.share is None else f'@{seat.share}'}"
-        f"{' (preferred)' if seat.first else ''}"
-        for seat in seats
-    )
-    return f"{text}, time-sliced" if seats[0].mode == "time-sliced" else text
+    text = " + ".join(f"{seat.text}{' (preferred)' if seat.first else ''}" for seat in seats)
+    return text if seats[0].mode == "mps" else f"{text}, {seats[0].mode}"
 
 
 def _pooled(deviations: Sequence[float], freedom: Sequence[int]) -> float:

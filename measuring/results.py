@@ -13,13 +13,13 @@ from dovetail.instances._record import (
     NonNegative,
     Positive,
     Record,
-    Share,
+    SeatShare,
     Variance,
     rule_broken,
 )
 from dovetail.instances.datasets.records import Date
 from dovetail.instances.metrics import MetricName
-from dovetail.measuring.campaign import Mode, WorkerSeat
+from dovetail.measuring.campaign import Load, Mode, WorkerSeat
 
 Amount = Annotated[int, Field(ge=1)]
 """A number of iterations or requests, of which there may be millions."""
@@ -56,12 +56,16 @@ class Machine(Facts):
 
 
 class Latency(Record):
-    """Latency in seconds, from arrival to answer, of the requests answered within a window."""
+    """Latency in seconds, from arrival to answer, of the requests answered within a window.
+
+    A request arrives when it is due, even if the one before is still worked on.
+    """
 
     p50_s: NonNegative
     p99_s: NonNegative
     mean_s: NonNegative
     requests: Amount
+    requests_s: Positive | None = None
 
 
 class Throughput(Record):
@@ -107,8 +111,9 @@ class ExperimentResult(Record):
     repeat: Annotated[int, Field(ge=0)]
     mode: Mode
     workloads: Annotated[tuple[Name, ...], Field(min_length=1, max_length=3)]
-    shares: tuple[Share | None, ...]
+    shares: tuple[SeatShare | None, ...]
     first: tuple[bool, ...]
+    loads: tuple[Load | None, ...] | None = None
     families: tuple[Name | None, ...] | None = None
     batch_sizes: tuple[Count | None, ...] | None = None
     status: Literal["ok", "starved", "out-of-memory", "failed", "refused", "known"]
@@ -126,6 +131,8 @@ class ExperimentResult(Record):
     clock_mhz: NonNegative | None = None
     temperature_c: NonNegative | None = None
     throttled: tuple[Name, ...] = ()
+    launches: FrozenMapping[Name, Annotated[int, Field(ge=0)]] = Field({})
+    escapes: FrozenMapping[Name, Name] = Field({})
     disturbed_by: tuple[int, ...] = ()
     others_busy: NonNegative | None = None
     residents: Count
@@ -133,7 +140,8 @@ class ExperimentResult(Record):
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
-        for name in ("shares", "first", "families", "batch_sizes", "paces", "most_iterations_s"):
+        each = ("shares", "first", "loads", "families", "batch_sizes")
+        for name in (*each, "paces", "most_iterations_s"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
@@ -157,5 +165,8 @@ class ExperimentResult(Record):
     @property
     def seats(self) -> tuple[WorkerSeat, ...]:
         """The workers."""
-        each = zip(self.workloads, self.shares, self.first, strict=True)
-        return tuple(WorkerSeat(name, self.mode, share, first) for name, share, first in each)
+        loads = self.loads or (None,) * len(self.workloads)
+        each = zip(self.workloads, self.shares, self.first, loads, strict=True)
+        return tuple(
+            WorkerSeat(name, self.mode, share, first, load) for name, share, first, load in each
+        )

@@ -16,11 +16,11 @@ from dovetail.measuring.campaign import (
     workers_needed,
 )
 from dovetail.measuring.device import Device
-from dovetail.measuring.ledger import Ledger, settled, standing, today
+from dovetail.measuring.ledger import Ledger, rate_alone, settled, standing, today
 from dovetail.measuring.profiled import profiled
 from dovetail.measuring.results import ExperimentResult
 from dovetail.measuring.windows import LEAST, Steps, is_over, most_pace, pace
-from dovetail.measuring.worker import Failure, Worker
+from dovetail.measuring.worker import Failure, Requests, Worker
 from dovetail.measuring.worker_pool import WorkerPool
 
 START_S: Final = 10.0
@@ -134,9 +134,19 @@ class Runner:
 
     def _why_not(self, experiment: Experiment) -> str | None:
         for seat in experiment.seats:
-            if (why := self._device.why_not(seat)) is not None:
+            why = self._device.why_not(seat)
+            if why is None and seat.load is not None and self._requests(seat) is None:
+                why = "a load is relative to its throughput alone, which was not measured yet"
+            if why is not None:
                 return f"{seat.workload}: {why}"
         return None
+
+    def _requests(self, seat: WorkerSeat) -> Requests | None:
+        """Return the requests of a seat's load; None if it has none, or its rate is not known."""
+        rate = rate_alone(self._ledger.results, seat.workload)
+        if seat.load is None or rate is None:
+            return None
+        return Requests(seat.load.part * rate, seat.load.arrivals)
 
     def _settle(self, experiment: Experiment) -> bool:
         """Run an experiment, store its result, and recover the device; False if time is up."""
@@ -192,7 +202,7 @@ class Runner:
         elif not self._fits(experiment):
             return None
         else:
-            found = self._window(workers)
+            found = self._window(experiment, workers)
             if self._wants_kernels(experiment, found):
                 found |= self._profiled(workers[0])
         ready = [one.ready if isinstance(one, Worker) else None for one in taken]
@@ -222,10 +232,10 @@ class Runner:
         kernels = profiled(worker, self._workers)
         return {"kernels_lack": kernels} if isinstance(kernels, str) else {"kernels": kernels}
 
-    def _window(self, workers: Sequence[Worker]) -> _Found:
+    def _window(self, experiment: Experiment, workers: Sequence[Worker]) -> _Found:
         """Run workers, and measure once they have settled."""
-        for worker in workers:
-            worker.run()
+        for worker, seat in zip(workers, experiment.seats, strict=True):
+            worker.run(self._requests(seat))
         try:
             found = self._observed(workers)
         except DovetailError as error:
@@ -237,6 +247,9 @@ class Runner:
 
     def _observed(self, workers: Sequence[Worker]) -> _Found:
         windows = self._campaign.windows
+        if any(worker.requests for worker in workers):
+            # Once a mean is known well, a 99th percentile is not yet.
+            windows = windows.replace(least_s=windows.most_s)
 
         def any_failed() -> bool:
             return any(worker.failure() for worker in workers)
@@ -254,6 +267,8 @@ class Runner:
                 looked_s = now_s
         fields, memory_mib = meter.read()
         found: _Found = {**fields, "window_s": now_s - start_s}
+        if any(worker.seat.leads for worker in workers) and not found["launches"]:
+            return {**found, "status": "failed", "reason": "no launch was intercepted"}
         paces = []
         for worker in workers:
             measured = pace(worker.events(), start_s, now_s)
@@ -261,7 +276,10 @@ class Runner:
                 return {**found, **_starved(worker.seat.workload, workers, start_s, now_s)}
             run = worker.submission.run.id if worker.submission is not None else ""
             held_mib, sms = memory_mib.get(run, worker.memory_mib), (worker.ready or {}).get("sms")
-            paces.append(measured.replace(memory_mib=held_mib, sms=sms))
+            latency = measured.latency
+            if latency is not None and worker.requests is not None:
+                latency = latency.replace(requests_s=worker.requests.requests_s)
+            paces.append(measured.replace(memory_mib=held_mib, sms=sms, latency=latency))
         return {**found, "status": "ok", "paces": tuple(paces)}
 
 
@@ -281,7 +299,7 @@ def _most_pace(worker: Worker, start_s: float, now_s: float) -> float | None:
         return measured.iterations_s
     steps = [event for event in events if isinstance(event, Steps)]
     chunk = (worker.ready or {}).get("chunk")
-    if chunk is None or len(steps) < len(events):
+    if chunk is None or worker.requests is not None or len(steps) < len(events):
         return None
     return most_pace(steps, chunk, start_s, now_s)
 
@@ -300,6 +318,7 @@ def result_of(
             "workloads": tuple(seat.workload for seat in seats),
             "shares": tuple(seat.share for seat in seats),
             "first": tuple(seat.first for seat in seats),
+            "loads": tuple(seat.load for seat in seats) if any(s.load for s in seats) else None,
             "residents": max(len(seats), residents),
             "date": today(),
             **found,

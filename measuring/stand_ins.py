@@ -19,7 +19,7 @@ from dovetail.measuring.campaign import WorkerSeat
 from dovetail.measuring.device import Device
 from dovetail.measuring.results import Facts
 from dovetail.measuring.windows import Events, Steps
-from dovetail.measuring.worker import Failure, Worker
+from dovetail.measuring.worker import Failure, Requests, Worker
 
 
 class CpuDevice(Device):
@@ -45,7 +45,9 @@ class CpuDevice(Device):
         super().__init__(self._pool, core.id, facts)
 
     def why_not(self, seat: WorkerSeat) -> str | None:
-        """Return why a share cannot be enforced here."""
+        """Return why a seat is not available here."""
+        if seat.mode == "isolated":
+            return "a processor core has no kernels that could be intercepted"
         if seat.share is not None and self._pool.shares == "none":
             return "a cap needs control groups that limit CPU time, and none can be made here"
         return None
@@ -84,6 +86,8 @@ class SimulatedDevice(Device):
         """Return why the instance cannot express a seat, or does not allow it."""
         if seat.mode == "time-sliced":
             return "an instance knows nothing of time slicing"
+        if seat.mode == "isolated" or seat.load is not None:
+            return "a simulation has neither requests nor kernels to intercept"
         if seat.share is not None and seat.share not in self._truth.cluster.shares:
             return f"the instance allows no share of {seat.share} %"
         return None
@@ -118,7 +122,7 @@ class SimulatedWorker(Worker):
             self._fail("out-of-memory", "the instance's memory does not suffice")
         return super().failure()
 
-    def run(self) -> None:
+    def run(self, requests: Requests | None = None) -> None:
         """Start a run."""
         self._events, self._stopped = [], False
         self._iterations, self._read_s = 0.0, boot_s()

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import truediv
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Final, get_args
 
 from pydantic import Field
 
-from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
-from dovetail.measuring.campaign import Measured, Mode, WorkerSeat, experiments
+from dovetail.instances._record import (
+    IDLE,
+    AnyShare,
+    Count,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    SeatShare,
+    Share,
+    Slowdown,
+)
+from dovetail.measuring.campaign import Load, Measured, Mode, WorkerSeat, experiments
 from dovetail.measuring.dataset import (
     Baselines,
     LeftOut,
+    baseline,
     baselines,
     measured_data,
     slowdowns,
+    tails_alone,
 )
 from dovetail.measuring.ledger import Contents, by_setting, settled, standing
 from dovetail.measuring.noise import CampaignNoise, noise
@@ -24,6 +38,7 @@ from dovetail.measuring.results import ExperimentResult, Machine, ProfiledKernel
 
 Amount = Annotated[int, Field(ge=0)]
 
+_MODES: Final = get_args(Mode)
 _Settings = Mapping[tuple[WorkerSeat, ...], Sequence[ExperimentResult]]
 """Sound results by setting."""
 
@@ -42,6 +57,8 @@ class Cover(Record):
     shares: tuple[Share | None, ...]
     workloads: tuple[Name, ...] | None = None
     first: tuple[Name, ...] = ()
+    latency: tuple[Name, ...] = ()
+    load: Positive | None = None
     planned: Amount
     done: Amount
     out_of_memory: Amount
@@ -62,7 +79,7 @@ class Alone(Record):
 
     workload: Name
     mode: Mode
-    share: Share | None = None
+    share: SeatShare | None = None
     repeats: Count
     iterations_s: Positive
     power_w: NonNegative | None = None
@@ -96,6 +113,32 @@ class TogetherSummary(Record):
     combined: Positive
     power_w: NonNegative | None = None
     p99_s: tuple[NonNegative | None, ...] = ()
+
+
+class RequestsSummary(Record):
+    """Requests to a workload at a load, alone or beside others, as means over repeats.
+
+    ``due_s`` requests a second came, ``answered_s`` were answered. ``growth`` is ``p99_s`` over
+    that alone at the same load without interception. ``others_iterations_s`` and ``others_part``,
+    over their throughput alone, are of the workloads ``beside`` it. ``intercepted_s`` is the number
+    of intercepted launches a second.
+    """
+
+    workload: Name
+    load: Load
+    mode: Mode
+    share: SeatShare | None = None
+    beside: tuple[Name, ...] = ()
+    other_shares: tuple[SeatShare | None, ...] = ()
+    repeats: Count
+    due_s: Positive
+    answered_s: Positive
+    p50_s: NonNegative
+    p99_s: NonNegative
+    growth: Positive | None = None
+    others_iterations_s: tuple[Positive, ...] = ()
+    others_part: tuple[Positive | None, ...] = ()
+    intercepted_s: NonNegative | None = None
 
 
 class SharingSummary(Record):
@@ -154,6 +197,7 @@ class Summary(Record):
     alone: tuple[Alone, ...]
     kernels: tuple[WorkloadKernels, ...] = ()
     together: tuple[TogetherSummary, ...]
+    requests: tuple[RequestsSummary, ...] = ()
     sharing: tuple[SharingSummary, ...]
     tails: tuple[Tail, ...]
     left_out: tuple[LeftOut, ...]
@@ -183,6 +227,7 @@ def summary(contents: Contents) -> Summary:
             if one.kernels or one.kernels_lack
         ),
         together=together,
+        requests=tuple(_requests(settings, baselines(results), tails_alone(results))),
         sharing=tuple(_sharing(together, results)),
         tails=tuple(_tails(alone, together)),
         left_out=measured_data(contents, contents.campaign.name).left_out,
@@ -204,6 +249,8 @@ def _covers(contents: Contents) -> Iterable[Cover]:
             shares=stage.caps,
             workloads=stage.workloads,
             first=stage.first,
+            latency=stage.latency,
+            load=stage.load,
             planned=len(keys),
             done=done,
             out_of_memory=counts["out-of-memory"],
@@ -217,8 +264,12 @@ def _covers(contents: Contents) -> Iterable[Cover]:
 
 
 def _alone(settings: _Settings) -> Iterable[Alone]:
-    singles = {seats[0]: found for seats, found in settings.items() if len(seats) == 1}
-    for seat in sorted(singles, key=lambda one: (one.mode, one.workload, -(one.share or 100))):
+    singles = {
+        seats[0]: found
+        for seats, found in settings.items()
+        if len(seats) == 1 and seats[0].load is None
+    }
+    for seat in sorted(singles, key=lambda one: (one.mode, one.workload, _order(one.share))):
         repeats = singles[seat]
         paces = [one.paces[0] for one in repeats if one.paces]
         yield Alone(
@@ -246,7 +297,7 @@ def _energy_j(one: ExperimentResult) -> float | None:
 
 def _together(settings: _Settings, alone: Baselines) -> Iterable[TogetherSummary]:
     for seats, repeats in settings.items():
-        if len(seats) == 1:
+        if len(seats) == 1 or any(seat.load for seat in seats):
             continue
         slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
         if slowed:
@@ -265,6 +316,71 @@ def _together(settings: _Settings, alone: Baselines) -> Iterable[TogetherSummary
                     "p99_s": [_mean(one[at].p99_s for one in paces) for at in range(len(seats))],
                 }
             )
+
+
+def _requests(
+    settings: _Settings, alone: Baselines, tails_s: Baselines
+) -> Iterable[RequestsSummary]:
+    """Return the settings with requests at a load; each workload and load is first alone."""
+    found = [
+        _requests_in(seats, at, repeats, alone, tails_s)
+        for seats, repeats in settings.items()
+        for at, seat in enumerate(seats)
+        if seat.load is not None
+    ]
+    return sorted(found, key=_place)
+
+
+def _requests_in(
+    seats: tuple[WorkerSeat, ...],
+    at: int,
+    repeats: Sequence[ExperimentResult],
+    alone: Baselines,
+    tails_s: Baselines,
+) -> RequestsSummary:
+    seat, others = seats[at], [k for k in range(len(seats)) if k != at]
+    paces = [one.paces or () for one in repeats]
+    own = [each[at] for each in paces]
+    tails = [pace.latency for pace in own if pace.latency is not None]
+    windows_s = [one.window_s or 1 for one in repeats]
+    rates = [fmean(each[k].iterations_s for each in paces) for k in others]
+    usual_s = [baseline(alone, seats[k]) for k in others]
+    p99_s, p99_alone_s = fmean(one.p99_s for one in tails), baseline(tails_s, seat)
+    counts = [sum(one.launches.values()) for one in repeats]
+    return RequestsSummary.from_data(
+        {
+            "workload": seat.workload,
+            "load": seat.load,
+            "mode": seat.mode,
+            "share": seat.share,
+            "beside": [seats[k].workload for k in others],
+            "other_shares": [seats[k].share for k in others],
+            "repeats": len(repeats),
+            "due_s": fmean(one.requests_s or 0 for one in tails),
+            "answered_s": fmean(map(truediv, (pace.iterations for pace in own), windows_s)),
+            "p50_s": fmean(one.p50_s for one in tails),
+            "p99_s": p99_s,
+            "growth": p99_s / p99_alone_s if p99_alone_s else None,
+            "others_iterations_s": rates,
+            "others_part": [
+                rate * time_s if time_s else None
+                for rate, time_s in zip(rates, usual_s, strict=True)
+            ],
+            "intercepted_s": fmean(map(truediv, counts, windows_s)) if any(counts) else None,
+        }
+    )
+
+
+def _place(one: RequestsSummary) -> tuple[object, ...]:
+    shares = [_order(share) for share in (one.share, *one.other_shares)]
+    return one.workload, one.load.text, len(one.beside), one.beside, _MODES.index(one.mode), shares
+
+
+def _order(share: AnyShare) -> int:
+    """Return the place of a share in tables: no cap, large caps, small ones, ``idle``."""
+    if share is None:
+        return -100
+    return 0 if share == IDLE else -share
 
 
 def _tails(alone: Iterable[Alone], together: Iterable[TogetherSummary]) -> Iterable[Tail]:
@@ -298,7 +414,7 @@ def _tails(alone: Iterable[Alone], together: Iterable[TogetherSummary]) -> Itera
         )
 
 
-_Way = tuple[Mode, tuple[int | None, ...], bool]
+_Way = tuple[Mode, tuple[AnyShare, ...], bool]
 _SLICED: _Way = ("time-sliced", (None, None), False)
 
 
@@ -312,7 +428,7 @@ def _sharing(
     full = Counter(
         _way(seats[0].mode, [seat.share for seat in seats], [seat.first for seat in seats])
         for seats in {one.seats for one in results if one.status == "out-of-memory"}
-        if len(seats) > 1
+        if len(seats) > 1 and not any(seat.load for seat in seats)
     )
     for way, pairs in by_way.items():
         ratios = [
@@ -338,9 +454,9 @@ def _sharing(
         )
 
 
-def _way(mode: Mode, shares: Sequence[int | None], first: Sequence[bool]) -> _Way:
+def _way(mode: Mode, shares: Sequence[AnyShare], first: Sequence[bool]) -> _Way:
     """Return a way to share, the same for both orders of two shares."""
-    return mode, tuple(sorted(shares, key=lambda share: share or 100)), any(first)
+    return mode, tuple(sorted(shares, key=_order, reverse=True)), any(first)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -10,13 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.instances._record import listed
+from dovetail.instances._record import IDLE, AnyShare, listed
 from dovetail.measuring.campaign import Stage
 from dovetail.measuring.noise import CampaignNoise
 from dovetail.measuring.results import Machine
 from dovetail.measuring.summary import (
     Alone,
     Cover,
+    RequestsSummary,
     SharingSummary,
     Summary,
     Tail,
@@ -36,7 +37,7 @@ STAND_IN_WORDS: Final = (
 )
 """How to read the modes if there is no GPU."""
 
-_MODES: Final = {"mps": "MPS", "time-sliced": "time-sliced"}
+_MODES: Final = {"mps": "MPS", "time-sliced": "time-sliced", "isolated": "isolated"}
 _Rows = Sequence[tuple[str, ...]]
 
 
@@ -49,6 +50,8 @@ def campaign_view(found: Summary) -> RenderableType:
         parts += [Text(), solo_table(found.alone)]
     if found.kernels:
         parts += [Text(), kernel_table(found.kernels)]
+    if found.requests:
+        parts += [Text(), requests_table(found.requests)]
     if found.sharing:
         parts += [Text(), sharing_table(found.sharing)]
     if found.together:
@@ -112,7 +115,10 @@ def stage_text(at: int, stage: Stage | Cover, shares: Sequence[int | None]) -> s
     """Return a stage in words."""
     what = f"{stage.measure} of {listed(stage.workloads)}" if stage.workloads else stage.measure
     preferred = f"; preferred: {listed(stage.first)}" if stage.first else ""
-    return f"{at}  {what}, {_way(stage.mode, shares)}{preferred}"
+    requests = ""
+    if stage.latency and stage.load is not None:
+        requests = f"; requests to {listed(stage.latency)} at load {stage.load:g}"
+    return f"{at}  {what}, {_way(stage.mode, shares)}{preferred}{requests}"
 
 
 def noise_lines(found: Summary) -> RenderableType:
@@ -183,6 +189,31 @@ def kernel_table(found: Iterable[WorkloadKernels]) -> RenderableType:
             )
         )
     return Group(*([_table(("kernels",), columns, rows)] if rows else []), *lacks)
+
+
+def requests_table(found: Iterable[RequestsSummary]) -> RenderableType:
+    """Return the table of requests at a load: latency, and what the others did meanwhile."""
+    columns = (
+        *("due\n/s", "answered\n/s", "p50 ms", "p99 ms", "p99 over\nalone"),
+        *("others\niterations/s", "of alone", "repeats"),
+    )
+    rows = [
+        (
+            f"{one.workload} at {one.load.text}",
+            " + ".join(one.beside) or "alone",
+            _way(one.mode, (one.share, *one.other_shares)),
+            figure(one.due_s, 4),
+            figure(one.answered_s, 4),
+            _ms(one.p50_s),
+            _ms(one.p99_s),
+            _ratio(one.growth),
+            " / ".join(figure(rate, 4) for rate in one.others_iterations_s) or NO_FIGURE,
+            " / ".join(map(_ratio, one.others_part)) or NO_FIGURE,
+            str(one.repeats),
+        )
+        for one in found
+    ]
+    return _table(("requests to", "beside", "setting"), columns, rows)
 
 
 def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:
@@ -275,9 +306,11 @@ def _left_out(found: Summary) -> Iterator[RenderableType]:
         yield Text(f"  {number(len(reasons) - MOST_REASONS, 'more reason')}")
 
 
-def _way(mode: str, shares: Sequence[int | None], preferred: bool = False) -> str:
+def _way(mode: str, shares: Sequence[AnyShare], preferred: bool = False) -> str:
     texts = ("none" if share is None else f"{share} %" for share in shares)
     caps = "no cap" if set(shares) == {None} else " + ".join(texts)
+    if mode == "isolated":  # whoever is idle is so beside another
+        caps = "in idle time" if set(shares) == {IDLE} else ""
     return ", ".join(filter(None, (_MODES[mode], caps, "one preferred" if preferred else "")))
 
 
@@ -287,6 +320,10 @@ def _count(amount: int) -> str:
 
 def _rounded(value: float | None, digits: int) -> str:
     return NO_FIGURE if value is None else f"{value:.{digits}f}"
+
+
+def _ratio(value: float | None) -> str:
+    return NO_FIGURE if value is None else two_digits(value)
 
 
 def _ms(time_s: float | None) -> str:

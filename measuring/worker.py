@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from dovetail.executor.pools.runs.submissions import PoolSubmissions, Submission
-from dovetail.measuring.campaign import WorkerSeat
+from dovetail.measuring.campaign import Arrivals, WorkerSeat
 from dovetail.measuring.windows import Answered, Events, Steps
 
 Event = Mapping[str, Any]
@@ -30,6 +30,13 @@ class Failure(NamedTuple):
 
     why: Literal["out-of-memory", "error"]
     text: str
+
+
+class Requests(NamedTuple):
+    """Requests to a worker: how many are due a second, and whether at random times."""
+
+    requests_s: float
+    arrivals: Arrivals
 
 
 class Worker:
@@ -52,6 +59,8 @@ class Worker:
         The last memory that it reported.
     profiled : mapping or None
         Its ``profiled`` event, once received.
+    requests : Requests or None
+        What it answers in its last run, if not its own.
     """
 
     def __init__(self, seat: WorkerSeat, submissions: PoolSubmissions) -> None:
@@ -62,6 +71,7 @@ class Worker:
         self.ready_after_s = 0.0
         self.memory_mib: float | None = None
         self.profiled: Event | None = None
+        self.requests: Requests | None = None
         self._stopped = True
         self._failure: Failure | None = None
         self._events: list[Steps | Answered] = []
@@ -91,13 +101,22 @@ class Worker:
                 self._listening.join(_LAST_EVENTS_S)
             last = self._submissions.last_words(run)
             self._fail("error", ": ".join([run.over, *last[-1:]]))
+        if self._failure is None and run is not None and run.unisolated:
+            self._fail("error", f"is not isolated: {run.unisolated}")
         return self._failure
 
-    def run(self) -> None:
-        """Start a run; events of its previous run are dropped."""
+    def run(self, requests: Requests | None = None) -> None:
+        """Start a run; events of its previous run are dropped.
+
+        Parameters
+        ----------
+        requests : Requests, optional
+            What it answers; by default its own requests, or it iterates without a pause.
+        """
         with self._lock:
             self._events, self._stopped = [], False
-        self._send("run")
+        self.requests = requests
+        self._send("run", **({} if requests is None else requests._asdict()))
 
     def stop(self) -> None:
         """Command it to stop; it is ``idle`` as soon as its device is."""
@@ -133,7 +152,7 @@ class Worker:
         self._failure = self._failure or Failure(why, text)
         self._submissions.wake()
 
-    def _send(self, command: str, **facts: str) -> None:
+    def _send(self, command: str, **facts: str | float) -> None:
         # A worker that has ended is noticed by its end.
         with contextlib.suppress(OSError):
             if self._connection is not None:

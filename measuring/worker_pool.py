@@ -1,8 +1,7 @@
 """The workers of a campaign, which stay resident between experiments.
 
 A worker takes long to start and serves all experiments with its seat, so it stays while it is
-needed and fits. An idle worker only uses memory. Workers of the two modes never exist at the same
-time.
+needed and fits. An idle worker only uses memory. Workers of two modes never exist at the same time.
 """
 
 from __future__ import annotations
@@ -90,7 +89,8 @@ class WorkerPool:
 
     def has(self, seats: Sequence[WorkerSeat]) -> bool:
         """Return whether workers for all of these seats are idle."""
-        return Counter(seats) <= Counter(worker.seat for worker in self._workers if worker.idle)
+        idle = Counter(worker.seat for worker in self._workers if worker.idle)
+        return Counter(seat.process for seat in seats) <= idle
 
     def staff(self, now: Counter[WorkerSeat], later: Counter[WorkerSeat], until_s: float) -> None:
         """End the workers that are not needed, and start the missing ones in parallel.
@@ -99,8 +99,8 @@ class WorkerPool:
 
         Parameters
         ----------
-        now, later : Counter of Seat
-            Number of workers of each seat needed now and later.
+        now, later : Counter of WorkerSeat
+            Number of workers of each process needed now and later (``workers_needed``).
         until_s : float
             Deadline in seconds of the monotonic clock; workers that are not ready keep starting.
         """
@@ -127,7 +127,7 @@ class WorkerPool:
         """
         self.dismiss([one for one in self._workers if one.failure() is not None])
         found: list[Worker | Failure] = []
-        for seat in seats:
+        for seat in (one.process for one in seats):
             same = (one for one in self._workers if one.seat == seat and one not in found)
             worker = next(same, None)
             if worker is None:

@@ -77,6 +77,9 @@ class Isolation(Protocol):
             If it does not start.
         """
 
+    def end(self, uuid: str, uid: int) -> None:
+        """End a GPU's scheduler for a user, if one runs; its processes go on without isolation."""
+
     def status(self, uuid: str, uid: int) -> SchedulerStatus | None:
         """Return the status of a GPU's scheduler for a user, or None if none answers."""
 

@@ -55,29 +55,31 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
         hint = "dovetail doctor tells more; without a GPU: --pool cpu"
         raise UnsupportedError(f"{error} ({hint})") from None
     program, no_program = find_program()
+    isolation = find_isolation(files / "isolation")
     return GpuPool(
         files,
         nvml,
         manager,
         read_splits(directory),
         only,
-        isolation=find_isolation(files / "isolation"),
+        isolation=None if isinstance(isolation, str) else isolation,
         program=program,
         no_program=no_program,
     )
 
 
-def find_isolation(directory: Path) -> Isolation | None:
-    """Return the first installed way of isolation that works on this machine, or None.
+def find_isolation(directory: Path) -> Isolation | str:
+    """Return the first installed way of isolation that works on this machine, or why none does.
 
     Parameters
     ----------
     directory : path
         The directory for its files.
     """
-    ways = plugins("isolation")
+    ways, reasons = plugins("isolation"), []
     if not ways:
-        _log.info("no pair is isolated: no installed package isolates")
+        reasons.append("no installed package isolates")
+        _log.info("no pair is isolated: %s", reasons[0])
     for plugin in ways.values():
         try:
             found: Isolation = plugin.call(directory)
@@ -86,5 +88,6 @@ def find_isolation(directory: Path) -> Isolation | None:
             why_not = str(error)
         if why_not is None:
             return found
+        reasons.append(why_not)
         _log.info("no pair is isolated by %s: %s", plugin.name, why_not)
-    return None
+    return "; ".join(reasons)

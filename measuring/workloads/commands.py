@@ -10,13 +10,22 @@ from types import FrameType
 from typing import NamedTuple
 
 RUN, STOP, PROFILE, QUIT = "run", "stop", "profile", "quit"
+POISSON, FIXED = "poisson", "fixed"
 
 
 class WorkerCommand(NamedTuple):
-    """What to do; ``trace`` is the file that ``profile`` writes."""
+    """What to do.
+
+    ``trace`` is the file that ``profile`` writes. ``run`` with ``requests_s``, the requests a
+    second, answers these in place of the workload's own or of iterations without a pause;
+    ``arrivals`` says whether they come at random times (``poisson``) or at equal distances
+    (``fixed``).
+    """
 
     do: str
     trace: str = ""
+    requests_s: float = 0.0
+    arrivals: str = POISSON
 
 
 class Commands:
@@ -80,6 +89,8 @@ def _command(line: bytes) -> WorkerCommand:
         found = WorkerCommand(**json.loads(line))
     except (ValueError, TypeError):
         found = WorkerCommand("")
-    if found.do not in (RUN, STOP, PROFILE, QUIT) or (found.do == PROFILE and not found.trace):
+    known = found.do in (RUN, STOP, PROFILE, QUIT) and found.arrivals in (POISSON, FIXED)
+    due = isinstance(found.requests_s, float | int) and found.requests_s >= 0
+    if not known or not due or (found.do == PROFILE and not found.trace):
         raise ValueError(f"no command: {line.decode(errors='replace')!r}")
     return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .commands import Commands
+from .commands import FIXED, Commands, WorkerCommand
 from .devices import WorkloadDevice
 from .loading import Step
 
@@ -70,6 +71,13 @@ def _marks(step: Step, device: WorkloadDevice, chunk: int, commands: Commands) -
         before = mark
     if before is not None:
         yield before
+
+
+def gaps_at(draw: random.Random, command: WorkerCommand) -> Iterator[float]:
+    """Yield the seconds between requests that come as a command says."""
+    while True:
+        fixed = command.arrivals == FIXED
+        yield 1 / command.requests_s if fixed else draw.expovariate(command.requests_s)
 
 
 def as_requests_arrive(

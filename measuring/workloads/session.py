@@ -9,14 +9,14 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, NoReturn
 
 from .commands import PROFILE, QUIT, RUN, Commands, WorkerCommand
 from .devices import open_device
-from .loading import load
-from .loops import Report, as_requests_arrive, warm_up, without_pause
+from .loading import LoadedWorkload, load
+from .loops import Report, as_requests_arrive, gaps_at, warm_up, without_pause
 from .profiling import profile
 
 LACKS_MEMORY = (
@@ -75,16 +75,27 @@ def serve(options: argparse.Namespace, report: Report) -> None:
         while (command := commands.next()).do != QUIT:
             if command.do == PROFILE:
                 report("profiled", **_profiled(partial(profile, step, device, chunk), command))
-            elif command.do == RUN and workload.gaps is not None:
-                gaps = workload.gaps(random.Random(options.seed), options.size)
-                as_requests_arrive(step, device, gaps, commands, report)
             elif command.do == RUN:
-                without_pause(step, device, chunk, commands, report)
+                gaps = _gaps(workload, command, options)
+                if gaps is None:
+                    without_pause(step, device, chunk, commands, report)
+                else:
+                    as_requests_arrive(step, device, gaps, commands, report)
             else:
                 report("stopped", memory_mib=device.memory_mib())
     finally:  # also after a failure: MPS does not survive every client that ends at work
         with contextlib.suppress(RuntimeError):
             device.idle()
+
+
+def _gaps(
+    workload: LoadedWorkload, command: WorkerCommand, options: argparse.Namespace
+) -> Iterator[float] | None:
+    """Return the gaps between requests, the same in every run; None if there are no requests."""
+    draw = random.Random(options.seed)
+    if command.requests_s:
+        return gaps_at(draw, command)
+    return None if workload.gaps is None else workload.gaps(draw, options.size)
 
 
 def _profiled(run: Callable[[str], dict[str, object]], command: WorkerCommand) -> dict[str, object]:

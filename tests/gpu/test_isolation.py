@@ -21,8 +21,8 @@ _PAUSE_MS = 20
 @pytest.fixture
 def schedulers(tmp_path):
     found = find_isolation(tmp_path / "isolation")
-    if found is None:
-        pytest.skip("nothing isolates here: dovetail doctor says what is missing")
+    if isinstance(found, str):
+        pytest.skip(f"nothing isolates here: {found}")
     yield found
     for one in processes.every():
         if any(str(tmp_path / "isolation") in argument for argument in one.arguments):

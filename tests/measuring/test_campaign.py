@@ -1,6 +1,10 @@
+import json
 from collections import Counter
 
-from dovetail.measuring.campaign import WorkerSeat, experiments, workers_needed
+import pytest
+
+from dovetail.instances.errors import InputError
+from dovetail.measuring.campaign import WorkerSeat, experiments, read_campaign, workers_needed
 from tests.measuring.made import campaign
 
 
@@ -102,3 +106,62 @@ def test_a_self_pair_needs_two_equal_workers_unless_their_caps_differ():
     assert workers_needed(experiments(split)) == Counter(
         {WorkerSeat("a", "mps", 10): 1, WorkerSeat("a", "mps", 90): 1}
     )
+
+
+def test_with_requests_pairs_have_one_latency_critical_workload_each():
+    stage = {"measure": "pairs", "latency": ["a"], "load": 0.5}
+    names = ["a", "b", "c"]
+    assert settings(campaign(stage, workloads=names)) == ["a~0.5+b", "a~0.5+c"]
+    halves = {**stage, "shares": [30, 70], "arrivals": "fixed"}
+    assert settings(campaign(halves, workloads=["a", "b"])) == [
+        "a~0.5-fixed@30+b@70", "b@30+a~0.5-fixed@70",
+    ]  # fmt: skip
+    isolated = {**stage, "mode": "isolated", "load": 1.0}
+    assert settings(campaign(isolated, workloads=names)) == ["a~1+b@idle", "a~1+c@idle"]
+    solos = {**isolated, "measure": "solos"}
+    assert settings(campaign(solos, workloads=names)) == ["a~1", "b@idle", "c@idle"]
+
+
+def test_one_process_serves_all_loads():
+    loads = [{"measure": "solos", "latency": ["a"], "load": load} for load in (0.2, 0.8)]
+    of = campaign({"measure": "solos"}, *loads, workloads=["a", "b"])
+    needed = Counter({WorkerSeat("a", "mps"): 1, WorkerSeat("b", "mps"): 1})
+    assert workers_needed(experiments(of)) == needed
+
+
+@pytest.mark.parametrize(
+    ("stage", "rule"),
+    [
+        ({"mode": "isolated"}, "latency: must name who has the GPU first with isolation"),
+        ({"latency": ["a"]}, "load: must be given with latency"),
+        ({"load": 0.5}, "load: must be absent without latency, got 0.5"),
+        ({"arrivals": "fixed"}, "arrivals: must be absent without latency, got 'fixed'"),
+        ({"latency": ["a"], "load": 0.0}, "load: must be > 0, got 0.0"),
+        ({"latency": ["a"], "load": 1.5}, "load: must be <= 1, got 1.5"),
+        (
+            {"latency": ["a"], "load": 0.5, "arrivals": "often"},
+            "arrivals: must be 'poisson' or 'fixed', got 'often'",
+        ),
+        ({"latency": ["x"], "load": 0.5}, "latency: must be one of the workloads, got 'x'"),
+        (
+            {"latency": ["a", "b"], "load": 0.5},
+            "latency: must leave pairs or triples with exactly one of them, got a, b",
+        ),
+        (
+            {"mode": "isolated", "latency": ["a"], "load": 0.5, "shares": [50, 50]},
+            "shares: must be absent with isolation, got 50, 50",
+        ),
+        (
+            {"mode": "isolated", "latency": ["a"], "load": 0.5, "first": ["a"]},
+            "first: must be absent with isolation, got a",
+        ),
+    ],
+)
+def test_what_breaks_a_rule_is_named_in_one_line(stage, rule, tmp_path):
+    stages = [{"measure": "solos"}, {"measure": "pairs", **stage}]
+    data = {"format": "dovetail-campaign/1", "name": "bad", "workloads": ["a", "b"]}
+    path = tmp_path / "bad.yaml"
+    path.write_text(json.dumps({**data, "stages": stages}))
+    with pytest.raises(InputError) as caught:
+        read_campaign(path)
+    assert str(caught.value) == f"{path}: stages[1].{rule}"

@@ -62,11 +62,11 @@ class Alive(dict):
         return [(pid, 300 << 20) for pid in self.pids()] if kind == "mps" else super().get(kind)
 
 
-def opened(machine, splits=None, cublas="130100"):
+def opened(machine, splits=None, cublas="130100", isolation="there is no ptxas"):
     mps = MpsManager(machine.place / "m", program=machine.program, patience=HASTY)
     nvml = Nvml()
     splits = splits or Splits()
-    return GpuDevice(machine.place / "pool", nvml.gpus()[0], nvml, mps, splits, cublas)
+    return GpuDevice(machine.place / "pool", nvml.gpus()[0], nvml, mps, splits, cublas, isolation)
 
 
 def command(*options):

@@ -114,6 +114,50 @@ def test_a_victim_that_does_nothing_is_slower_by_at_least_so_much(device, tmp_pa
     assert read_dataset(tmp_path / "out").measurements == data.measurements
 
 
+def test_loads_are_relative_to_the_throughput_alone(device, tmp_path):
+    workloads = write(tmp_path, spin=SPIN, steady=STEADY)
+    served = {"latency": ["steady"], "load": 0.25}
+    stages = (
+        {"measure": "pairs", **served, "load": 0.5},
+        {"measure": "solos"},
+        {"measure": "solos", **served, "workloads": ["steady"]},
+        {"measure": "pairs", **served},
+    )
+    of = a_campaign(workloads, *stages, windows={**BRIEF, "most_s": 1.5})
+    results, left, _ = measured(device, tmp_path, of)
+    assert left == ()
+    early, *solos, alone, pair = results
+    assert (early.status, early.reason) == (
+        "refused",
+        "steady: a load is relative to its throughput alone, which was not measured yet",
+    )
+    (usual,) = [one.paces[0].iterations_s for one in solos if one.workloads == ("steady",)]
+    for one in (alone, pair):
+        assert one.status == "ok"
+        # The mean is known to 50 % long before, but not the 99th percentile.
+        assert one.window_s >= 1.5
+        (load,) = [load for load in one.loads if load]
+        served = next(pace.latency for pace in one.paces if pace.latency)
+        assert (load.part, load.arrivals) == (0.25, "poisson")
+        assert served.requests_s == pytest.approx(0.25 * usual)
+        assert served.requests > 0
+    # The early stage is measured now that the throughput is known.
+    again, left, _ = measured(device, tmp_path, of)
+    assert left == ()
+    assert again[-1].key == early.key
+    assert again[-1].status == "ok"
+    names = {name for one in write_tables(tmp_path / "out").profiles for name in [one.workload]}
+    assert names == {"spin", "steady", "steady-load0.25"}
+
+
+def test_a_core_isolates_nothing(device, tmp_path):
+    stage = {"measure": "pairs", "mode": "isolated", "latency": ["steady"], "load": 0.5}
+    of = a_campaign(write(tmp_path, spin=SPIN, steady=STEADY), stage)
+    (refused,), _, _ = measured(device, tmp_path, of)
+    assert refused.status == "refused"
+    assert refused.reason.endswith("a processor core has no kernels that could be intercepted")
+
+
 def skip_if_busy(*results):
     """Skip where other processes took part of this core."""
     if max(one.others_busy for one in results) > 0.05:

@@ -1,10 +1,16 @@
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
+from dovetail.instances._record import IDLE
+from dovetail.measuring.campaign import Load
+from dovetail.measuring.dataset import measured_data
 from dovetail.measuring.ledger import Contents
 from dovetail.measuring.results import Latency, WorkerSeat
 from dovetail.measuring.summary import Summary, summary
+from dovetail.measuring.tables import requests_table
 from tests.measuring.made import campaign, machine, pace, result
 
 OF = campaign(
@@ -117,3 +123,73 @@ def test_nothing_measured_yet_is_reported_too():
 def test_as_data_it_is_read_back():
     one = found(*RESULTS)
     assert Summary.from_data(json.loads(json.dumps(one.to_data()))) == one
+
+
+SERVED = {"latency": ["conv"], "load": 0.5}
+SERVICE = campaign(
+    {"measure": "solos"},
+    {"measure": "solos", **SERVED},
+    {"measure": "pairs", **SERVED},
+    {"measure": "pairs", "mode": "isolated", **SERVED},
+    workloads=["conv", "lstm"],
+)
+LOAD = Load(part=0.5)
+AT_LOAD = WorkerSeat("conv", "mps", load=LOAD)
+BESIDE = WorkerSeat("lstm", "mps")
+FIRST = WorkerSeat("conv", "isolated", load=LOAD)
+BEHIND = WorkerSeat("lstm", "isolated", IDLE)
+
+
+def answering(time_s, p99_s):
+    tail = Latency(p50_s=p99_s / 2, p99_s=p99_s, mean_s=p99_s / 2, requests=125, requests_s=25.0)
+    return pace(time_s, latency=tail).replace(iterations=125)
+
+
+def served(seats, *paces, **fields):
+    return result(seats, window_s=5.0, loads=[s.load for s in seats], paces=paces, **fields)
+
+
+SERVICE_RESULTS = (
+    result(["conv"], [0.02]),
+    result(["lstm"], [0.01]),
+    served([AT_LOAD], answering(0.02, 0.03), stage=1),
+    served([BESIDE, AT_LOAD], pace(0.0125), answering(0.04, 0.12), stage=2),
+    served(
+        [FIRST, BEHIND], answering(0.02, 0.033), pace(0.02), stage=3, launches={"announced": 500}
+    ),
+)
+
+
+def test_requests_alone_under_mps_and_isolated_are_one_table():
+    of = Contents((machine(SERVICE),), SERVICE, SERVICE_RESULTS)
+    found = summary(of)
+    assert [one.workload for one in found.alone] == ["conv", "lstm"]
+    assert found.together == found.sharing == found.tails == ()
+    alone, together, isolated = found.requests
+    assert (alone.beside, alone.growth, alone.due_s, alone.answered_s) == ((), 1, 25, 25)
+    assert (together.mode, together.growth) == ("mps", pytest.approx(4))
+    assert together.others_part == (pytest.approx(0.8),)
+    assert (isolated.mode, isolated.growth) == ("isolated", pytest.approx(1.1))
+    assert (isolated.other_shares, isolated.others_part) == ((IDLE,), (pytest.approx(0.5),))
+    assert isolated.intercepted_s == 100
+    console = Console(file=StringIO(), width=120, highlight=False)
+    console.print(requests_table(found.requests))
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert lines[3:] == [
+        "conv at 0.5 alone MPS, no cap 25 25 15 30 1.00 - - 1",
+        "conv at 0.5 lstm MPS, no cap 25 25 60 120 4.00 80 0.80 1",
+        "conv at 0.5 lstm isolated 25 25 16.5 33 1.10 50 0.50 1",
+    ]
+
+
+def test_isolated_pairs_are_rows_with_the_share_idle():
+    data = measured_data(Contents((machine(SERVICE),), SERVICE, SERVICE_RESULTS), "mine")
+    assert data.left_out == ()
+    together, isolated = data.data.measurements
+    assert together.workloads == ("lstm", "conv-load0.5")
+    assert (together.mode, together.share) == ("mps", None)
+    assert together.p99 == (None, pytest.approx(4))
+    assert isolated.workloads == ("conv-load0.5", "lstm")
+    assert (isolated.mode, isolated.share) == ("mps", (None, IDLE))
+    assert isolated.slowdown == (pytest.approx(1), pytest.approx(2))
+    assert isolated.p99 == (pytest.approx(1.1), None)

@@ -122,6 +122,45 @@ def test_a_client_that_arrives_while_another_is_answered_waits_and_the_end_of_in
         assert event["started"] - event["arrived"] > 0.0099 * k
 
 
+def test_requests_of_a_load_are_due_whatever_the_answers_take(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import time\n"
+        "KIND, FAMILY, BATCH = 'training', 'slow', {'tiny': 1}\n"
+        "def prepare(device, size, seed): return lambda: time.sleep(0.01)\n"
+    )
+    runs = []
+    with Worker(path) as worker:
+        worker.event()
+        for asked in ({"arrivals": "fixed"}, {}, {}):
+            worker.tell("run", requests_s=200, **asked)
+            runs.append([worker.event() for _ in range(20)])
+            worker.tell("stop")
+            worker.until("stopped")
+        plain = worker.run(3)
+        worker.tell("quit")
+        assert worker.end() == (0, "")
+    # 200 a second of which half can be answered: the k-th waits for k * 5 ms at least.
+    for k, event in enumerate(runs[0]):
+        assert event["arrived"] == pytest.approx(runs[0][0]["arrived"] + 0.005 * k, abs=1e-6)
+        assert event["started"] - event["arrived"] > 0.0049 * k
+    # Random arrivals are the same in every run, so that all settings are asked the same.
+    gaps = [[b["arrived"] - a["arrived"] for a, b in itertools.pairwise(run)] for run in runs]
+    assert gaps[1] == pytest.approx(gaps[2], abs=1e-6)
+    assert max(gaps[1]) > 2 * min(gaps[1])
+    assert {event["event"] for event in plain[:-1]} == {"steps"}
+
+
+@pytest.mark.parametrize("odd", [{"requests_s": -1}, {"requests_s": "2"}, {"arrivals": "often"}])
+def test_odd_requests_are_no_command(own, odd):
+    with Worker(own()) as worker:
+        worker.event()
+        worker.tell("run", **odd)
+        failed = worker.until("failed")[-1]
+        assert worker.end()[0] == 1
+    assert failed["text"].startswith("ValueError: no command: ")
+
+
 def test_what_a_workload_prints_is_no_event(own):
     path = own(building="print('built'); import os; os.system('echo output of a child')")
     with Worker(path) as worker:

@@ -48,6 +48,8 @@ class Submission:
         How it ended, in words; empty while it may still run.
     stopped : str
         Why the pool stopped it, in words; empty if it did not.
+    unisolated : str
+        Why its kernel launches are not intercepted although they should be; empty if they are.
     """
 
     run: Run
@@ -56,6 +58,7 @@ class Submission:
     status: int | None = None
     over: str = ""
     stopped: str = ""
+    unisolated: str = ""
 
     def note(self, event: events.AnyEvent) -> None:
         """Note an event of its run."""
@@ -66,6 +69,8 @@ class Submission:
                 self.ready = True
             case events.StopDecided():
                 self.stopped = event.reason
+            case events.IsolationLost():
+                self.unisolated = event.reason
             case events.RankEnded():
                 self.status = event.status
                 self.over = self.stopped or ended(event.status)
@@ -108,6 +113,7 @@ class PoolSubmissions:
         env: Mapping[str, str] | None = None,
         priority: Literal["batch", "latency"] = "batch",
         name: str = "probe",
+        isolated: bool = False,
     ) -> Submission:
         """Start a program on a device, as this process's user, without waiting.
 
@@ -120,9 +126,11 @@ class PoolSubmissions:
         env : mapping, optional
             Additional variables, on top of this process's environment.
         priority : {"batch", "latency"}
-            Whether MPS prefers it.
+            Whether it is latency-critical.
         name : str
             The beginning of the run's id.
+        isolated : bool
+            Whether its kernel launches are intercepted (``Run.isolated``).
         """
         spec = JobSpec(
             command=tuple(command),
@@ -131,10 +139,11 @@ class PoolSubmissions:
             cwd=os.getcwd(),
             env={**_texts(os.environ), **(env or {})},
             priority=priority,
+            isolation="blocks" if isolated else None,
         )
         safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         job = f"{safe}-{os.getpid()}-{next(self._numbers)}-{time.monotonic_ns()}"
-        one = Submission(Run(id=f"{job}.1", job=job, spec=spec, seats=(seat,)))
+        one = Submission(Run(id=f"{job}.1", job=job, spec=spec, seats=(seat,), isolated=isolated))
         # Recorded first, so that the program is ended if an interruption follows.
         self._known[one.run.id] = one
         self.pool.launch(one.run)

@@ -53,5 +53,5 @@ def test_without_any_one_line_says_so(monkeypatch, tmp_path, caplog):
     caplog.set_level(logging.INFO, "dovetail.executor.pools.opening")
     monkeypatch.setattr(plugins, "_declared", list)
     monkeypatch.setattr(plugins, "_installed", plugins._installed.__wrapped__)
-    assert find_isolation(tmp_path) is None
+    assert find_isolation(tmp_path) == "no installed package isolates"
     assert caplog.messages == ["no pair is isolated: no installed package isolates"]
