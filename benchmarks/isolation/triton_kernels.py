@@ -5,7 +5,7 @@
 
 Triton compiles softmax, layer norm, a half-precision product and attention, without PyTorch; its
 own ``ptxas`` assembles all forms. With ``--write FOLDER`` it only writes small versions of them as
-PTX: those in ``tests/isolation/triton``, which the tests run.
+PTX, and products of other types: those in ``tests/isolation/triton``, which the tests run.
 """
 
 # Triton compiles its functions from their source, in which types have no place.
@@ -65,6 +65,19 @@ def product(a, b, c, inner, across, SIZE: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
+def turned_product(a, b, c, inner, across, SIZE: tl.constexpr, STEP: tl.constexpr):
+    """The same for any type, of a matrix and a transposed one, which ``wgmma`` demands of most."""
+    rows = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    columns = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
+    step, total = tl.arange(0, STEP), tl.zeros((SIZE, SIZE), c.dtype.element_ty)
+    for begin in range(0, inner, STEP):
+        left = tl.load(a + rows[:, None] * inner + begin + step[None, :])
+        right = tl.load(b + columns[None, :] * inner + begin + step[:, None])
+        total = tl.dot(left, right, total)
+    tl.store(c + rows[:, None] * across + columns[None, :], total)
+
+
+@triton.jit
 def attention(q, k, v, result, length, scale, SIZE: tl.constexpr, DEPTH: tl.constexpr):
     rows, deep = tl.program_id(0) * SIZE + tl.arange(0, SIZE), tl.arange(0, DEPTH)
     query = tl.load(q + rows[:, None] * DEPTH + deep[None, :])
@@ -92,6 +105,11 @@ KERNELS: tuple[tuple[Any, dict[str, str], dict[str, int]], ...] = (
     (product, {"inner": "i32", "across": "i32"}, {"SIZE": 64, "STEP": 32}),
     (attention, {"length": "i32", "scale": "fp32"}, {"SIZE": 64, "DEPTH": 64}),
 )
+TYPED = {  # of the operands, of the result, and the architectures whose tensor cores have the type
+    "tf32": ("*fp32", "*fp32", (80, 90)),
+    "int8": ("*i8", "*i32", (80, 90)),
+    "e4m3": ("*fp8e4nv", "*fp32", (90,)),
+}
 SMALL = {
     "softmax": {"SIZE": 256},
     "layer_norm": {"SIZE": 256},
@@ -122,15 +140,23 @@ def _write(folder: Path) -> None:
     """Write the kernels for two architectures, without positions in the source and comments."""
     for kernel, types, _ in KERNELS:
         for capability in (80, 90):
-            made = _compiled(kernel, types, SMALL[kernel.__name__], capability, ptx_version=80)
-            text, shared = made.asm["ptx"], made.metadata.shared
-            text = text[: text.index("\t.section")] if "\t.section" in text else text
-            text = re.sub(
-                r"[ \t]*//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", text, flags=re.MULTILINE
-            )
-            text = re.sub(r"\n\s*\n+", "\n", text).strip() + "\n"
-            text = f"// Triton {triton.__version__}, dynamic shared memory: {shared} bytes\n{text}"
-            (folder / f"{kernel.__name__}-{capability}.ptx").write_text(text)
+            constants = SMALL[kernel.__name__]
+            made = _compiled(kernel, types, constants, capability, ptx_version=80)
+            (folder / f"{kernel.__name__}-{capability}.ptx").write_text(_bare(made))
+    for name, (operands, result, capabilities) in TYPED.items():
+        types = {"a": operands, "b": operands, "c": result, "inner": "i32", "across": "i32"}
+        constants = {"SIZE": 64, "STEP": 32 if name == "tf32" else 64}
+        for capability in capabilities:
+            made = _compiled(turned_product, types, constants, capability, ptx_version=80)
+            (folder / f"product-{name}-{capability}.ptx").write_text(_bare(made))
+
+
+def _bare(made: Any) -> str:
+    text, shared = made.asm["ptx"], made.metadata.shared
+    text = text[: text.index("\t.section")] if "\t.section" in text else text
+    text = re.sub(r"[ \t]*//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\n\s*\n+", "\n", text).strip() + "\n"
+    return f"// Triton {triton.__version__}, dynamic shared memory: {shared} bytes\n{text}"
 
 
 def _compiled(

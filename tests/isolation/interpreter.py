@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from dovetail.isolation.ptx import Function, Module, Statement, split_operands
+from tests.isolation.instructions import WITHOUT_EFFECT, require_known
 from tests.isolation.tensor_cores import (
     WARP,
     WARP_GROUP,
@@ -36,8 +37,10 @@ _VARIABLE = re.compile(
     r"(?<!extern )\.(shared|local)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?"
 )
 _DYNAMIC = re.compile(r"\.extern\s+\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\[\]")
+_COPY = re.compile(r"cp\.async\.c[ag]\.shared(::cta)?\.global(\.L2::\w+)*")
 _DYNAMIC_STEP = 16
-"""Dynamic shared memory begins at a multiple of this, or of the largest alignment declared."""
+"""Each name of dynamic shared memory begins at a multiple of this, and of its own alignment."""
+_DECLARED = re.compile(r"(?<![.\w%$])([%A-Za-z_$][\w$]*)(?:<(\d+)>)?")
 _BITS = {"pred": 1, "f16x2": 32, "bf16x2": 32, "bf16": 16}
 _SPACES = ("param", "shared", "global", "local", "const")
 
@@ -277,13 +280,16 @@ class Kernel(TensorInstructions):
         for one in module.functions.values():
             outside = outside.replace(module.text[one.start : one.end], "")
         self._place_variables(module, function, outside)
-        self._plain = {
-            name
+        declared = [
+            (".pred" in one.text, found)
             for one in function.body
             if one.opcode == ".reg"
             for text in one.operands
-            for name in re.findall(r"(?<![.%\w])[A-Za-z_$][\w$]*", text)
-        }
+            for found in _DECLARED.findall(text)
+        ]
+        self._plain = {name for _, (name, count) in declared if not count}
+        self._numbered = {name for _, (name, count) in declared if count}
+        self._predicates = {name for of_predicates, (name, _) in declared if of_predicates}
         self.parameter_at, self.parameter_size, self._parameter_bytes = _layout(function.parameters)
         statements = [one for one in function.body if one.opcode not in (".loc", ".reg")]
         statements = [one for one in statements if one.text not in "{}"]
@@ -292,6 +298,8 @@ class Kernel(TensorInstructions):
         instructions: list[Statement] = []
         for before, one in zip([None, *statements], statements, strict=False):
             if one.label:
+                if one.label in self._labels:
+                    raise InterpreterError(f"two labels {one.label}")
                 self._labels[one.label] = len(instructions)
             elif one.opcode == ".branchtargets" and before is not None:
                 self._targets[before.label] = one.operands
@@ -333,8 +341,9 @@ class Kernel(TensorInstructions):
         """Place variables as ptxas 12.8 to 13.0 does.
 
         In shared memory come first the kernel's variables that it uses, in the order of their
-        declarations, then those of the module that it uses, then its unused ones. Dynamic memory
-        follows, at one address for all names that the module declares for it, used or not.
+        declarations, then those of the module that it uses, then its unused ones. The names that
+        the module declares for dynamic memory follow, used or not, in their order: each at the
+        next address that its alignment allows, and so at that of the one before if it does.
         """
         texts = [one.text for one in function.body if one.opcode in (".shared", ".local")]
         bodies = [function.body, *(f.body for f in module.functions.values() if f.kind == "func")]
@@ -350,12 +359,10 @@ class Kernel(TensorInstructions):
         inside = [found for found in own if found[3] in used]
         for found in [*inside, *of_module, *(found for found in own if found not in inside)]:
             self._place_variable(*found)
-        dynamic = _DYNAMIC.findall(outside)
-        if dynamic:
-            step = max(_DYNAMIC_STEP, *(int(align or 1) for align, _, _ in dynamic))
+        for align, kind, name in _DYNAMIC.findall(outside):
+            step = max(_DYNAMIC_STEP, int(align or bits_of(kind) // 8))
             self.shared_size = -(-self.shared_size // step) * step
-            for _, _, name in dynamic:
-                self.symbols[name] = SHARED_AT + self.shared_size
+            self.symbols[name] = SHARED_AT + self.shared_size
 
     def _place_variable(self, space: str, align: str, kind: str, name: str, count: str) -> None:
         size = bits_of(kind) // 8 * int(count or 1)
@@ -370,7 +377,13 @@ class Kernel(TensorInstructions):
             self.local_size += size
 
     def _register(self, name: str) -> int:
+        numbered = name.rstrip("0123456789") in self._numbered
+        if not (numbered or name in self._plain or name in self._special or name == "_"):
+            raise InterpreterError(f"unknown register {name}")
         return self._registers.setdefault(name, len(self._registers))
+
+    def _is_predicate(self, name: str) -> bool:
+        return name in self._predicates or name.rstrip("0123456789") in self._predicates
 
     def _reader(self, operand: str, kind: str = "b64") -> Reader:
         """Return a function that reads an operand as raw bits."""
@@ -428,10 +441,11 @@ class Kernel(TensorInstructions):
         return run
 
     def _operation(self, one: Statement, place: int) -> Operation:
+        require_known(one)
         maker: Callable[..., Operation] | None = getattr(self, f"_{one.family}", None)
         if maker is not None:
             return maker(one, place)
-        if one.family in ("membar", "fence", "nanosleep", "prefetch", "prefetchu", "pragma"):
+        if one.family in WITHOUT_EFFECT:
             return lambda t: None
         return self._arithmetic(one)
 
@@ -471,7 +485,8 @@ class Kernel(TensorInstructions):
     def _bar(self, one: Statement, place: int) -> Operation:
         if one.has("warp"):
             return self._warp_wide(one, place, self._reader(one.operands[0]), lambda there: None)
-        if one.has("arrive") or one.operands[0] != "0":
+        operands = one.operands[1:-1] if one.has("red") else one.operands
+        if operands != ("0",):
             raise InterpreterError(f"unknown barrier {one.text}")
         if not one.has("red"):
 
@@ -479,24 +494,21 @@ class Kernel(TensorInstructions):
                 t.waits = ("barrier", place, lambda live: None)
 
             return wait
-        raise InterpreterError(f"unknown barrier {one.text}")
-
-    def _barrier(self, one: Statement, place: int) -> Operation:
-        if not one.has("red"):
-            return self._bar(one, place)
         result = self._register(one.operands[0])
         given = self._reader(one.operands[-1], "pred")
-        combine = any if one.has("or") else all
+        combine = sum if one.has("popc") else any if one.has("or") else all
 
         def release(live: Sequence[Thread]) -> None:
             value = int(combine([given(t) for t in live]))
             for t in live:
                 t.registers[result] = value
 
-        def wait(t: Thread) -> None:
+        def wait_for_result(t: Thread) -> None:
             t.waits = ("barrier", place, release)
 
-        return wait
+        return wait_for_result
+
+    _barrier = _bar
 
     def _warp_wide(
         self, one: Statement, place: int, mask: Reader, act: Callable[[Sequence[Thread]], None]
@@ -659,9 +671,9 @@ class Kernel(TensorInstructions):
         """Copy to shared memory some time later; only a wait guarantees the copy."""
         if one.has("bulk"):
             return self._bulk(one, place)
-        if one.opcode.startswith("cp.async.commit"):
+        if one.opcode == "cp.async.commit_group":
             return lambda t: t.copies.append([])
-        if one.opcode.startswith("cp.async.wait"):
+        if one.opcode in ("cp.async.wait_group", "cp.async.wait_all"):
             everything = one.has("wait_all")
             keep = 0 if everything else int(one.operands[0], 0)
 
@@ -675,11 +687,14 @@ class Kernel(TensorInstructions):
                         t.block.store(t, "shared", at, len(data), int.from_bytes(data, "little"))
 
             return land
-        if not one.has("shared"):
+        if not _COPY.fullmatch(one.opcode):
             raise InterpreterError(f"unknown copy {one.text}")
         to, source = self._address(one.operands[0]), self._address(one.operands[1])
         size = int(one.operands[2], 0)
-        given = self._reader(one.operands[3]) if len(one.operands) > 3 else None
+        sizes = one.operands[3 : -1 if one.has("L2::cache_hint") else None]
+        if any(map(self._is_predicate, sizes)):
+            raise InterpreterError(f"unknown copy {one.text}")
+        given = self._reader(sizes[0]) if sizes else None
 
         def run(t: Thread) -> None:
             count = size if given is None else min(size, given(t))
@@ -751,8 +766,14 @@ class Kernel(TensorInstructions):
 
             return pack
         read = self._reader(one.operands[1], of_kind)
-        rounding = next((p for p in parts if p in _ROUND), "rzi")
+        rounding = next((p for p in parts if p in _ROUND), "")
         saturated = "sat" in parts
+        if to_kind == "tf32":
+            # Half of the last bit that counts is added to the size: ties go away from zero.
+            def nearest(t: Thread) -> None:
+                t.registers[to] = (read(t) & 0xFFFFFFFF) + 0x1000 & 0xFFFFE000
+
+            return nearest
 
         def run(t: Thread) -> None:
             t.registers[to] = _converted(read(t), of_kind, to_kind, rounding, saturated)
@@ -914,7 +935,9 @@ def _kind(one: Statement) -> str:
 
 
 def _space(one: Statement) -> str:
-    return next((space for space in _SPACES if one.has(space)), "")
+    """Return the space that an instruction names; a cluster is one block here."""
+    parts = {part.partition("::")[0] for part in one.opcode.split(".")}
+    return next((space for space in _SPACES if space in parts), "")
 
 
 def _number(raw: int, kind: str) -> int:
@@ -941,21 +964,23 @@ def _converted(raw: int, of: str, to: str, rounding: str, saturated: bool) -> in
     if of[0] == "b" and of != "bf16":
         number = _number(raw, of)
     if to[0] == "f" or to == "bf16":
-        if rounding in _ROUND and of[0] == "f" and to == of and not math.isinf(number):
+        if rounding and of[0] == "f" and to == of and not math.isinf(number):
             number = float(_ROUND[rounding](number)) if not math.isnan(number) else number
         if saturated:
             number = min(1.0, max(0.0, number))
         return from_float(float(number), to)
     bits = bits_of(to)
+    low = -(1 << (bits - 1)) if to[0] == "s" else 0
+    high = (1 << (bits - 1)) - 1 if to[0] == "s" else (1 << bits) - 1
     if isinstance(number, float):
         if math.isnan(number):
             return 0
-        low = -(1 << (bits - 1)) if to[0] == "s" else 0
-        high = (1 << (bits - 1)) - 1 if to[0] == "s" else (1 << bits) - 1
         if math.isinf(number):
             number = high if number > 0 else low
         else:
             number = min(high, max(low, _ROUND[rounding](number)))
+    elif saturated:
+        number = min(high, max(low, number))
     value = int(number) & ((1 << bits) - 1)
     # Narrow results sit sign-extended in wider registers.
     return signed(value, bits) & 0xFFFFFFFF if to[0] == "s" and bits < 32 else value
@@ -1010,7 +1035,7 @@ def _computation(one: Statement, kind: str) -> Callable[..., int]:
     special = _BITWISE.get(name)
     if special is not None:
         return lambda *raw: special(one, bits, *raw)
-    function = _INTEGER[name]
+    function = _INTEGER[name]  # any other was refused
     if kind[0] == "b" or name in ("not", "and", "or", "xor"):
         return lambda *raw: function(*[v & mask for v in raw]) & mask
     if name in ("shl", "shr"):

@@ -36,7 +36,10 @@ def test_every_form_is_assembled(name):
     assert set(kernels[one.kernel.name].forms) == {"slices", "workers"}
 
 
-@pytest.mark.parametrize("name", ["product-90", "attention-90", "product-80"])
+@pytest.mark.parametrize(
+    "name",
+    ["product-90", "attention-90", "product-80", "product-e4m3-90", "product-tf32-90"],
+)
 def test_storage_that_moves_dynamic_shared_memory(name):
     """As on an H200: 8 bytes before it make wgmma wrong, and nothing else."""
 

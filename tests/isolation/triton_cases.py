@@ -17,6 +17,7 @@ import numpy as np
 from dovetail.isolation.ptx import Function, Module, parse
 from tests.isolation.interpreter import from_float
 from tests.isolation.running import DATA_AT, Case
+from tests.isolation.tensor_cores import E4M3
 
 FOLDER = Path(__file__).with_name("triton")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ptx"))
@@ -45,7 +46,7 @@ def loaded(name: str) -> Loaded:
     assert shared is not None
     module = parse(text)
     (kernel,) = module.kernels
-    case, expected = _CASES[kernel.name](int(shared[1]))
+    case, expected = _CASES[name.rpartition("-")[0]](int(shared[1]))
     return Loaded(module, kernel, case, expected)
 
 
@@ -84,6 +85,25 @@ def _product(shared: int) -> tuple[Case, Any]:
     return _case(shared, (1, 2, 1), [a, b, made.astype(np.float16)], 96, 128)
 
 
+def _turned_product(shared: int, kind: str) -> tuple[Case, Any]:
+    """A product with a transposed matrix of small numbers, which all types have."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-6, 7, size) for size in ((64, 128), (128, 128)))
+    if kind == "int8":
+        arrays = [a.astype(np.int8), b.astype(np.int8), (a @ b.T).astype(np.int32)]
+    else:
+        made = ((a / 4) @ (b / 4).T).astype(np.float32)
+        codes = {value: code for code, value in enumerate(E4M3.tolist())}
+        held = [
+            (one / 4).astype(np.float32)
+            if kind == "tf32"
+            else np.array([codes[value] for value in (one / 4).ravel().tolist()], np.uint8)
+            for one in (a, b)
+        ]
+        arrays = [*held, made]
+    return _case(shared, (1, 2, 1), arrays, 128, 128)
+
+
 def _attention(shared: int) -> tuple[Case, Any]:
     rng = np.random.default_rng(4)
     q, k, v = (rng.normal(size=(128, 32)).astype(np.float16) for _ in range(3))
@@ -99,5 +119,9 @@ _CASES: dict[str, Callable[[int], tuple[Case, Any]]] = {
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "product": _product,
+    **{
+        f"product-{kind}": functools.partial(_turned_product, kind=kind)
+        for kind in ("tf32", "int8", "e4m3")
+    },
     "attention": _attention,
 }
