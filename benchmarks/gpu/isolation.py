@@ -35,7 +35,7 @@ class _Part(NamedTuple):
 
 STEPS: Final[Mapping[str, _Part]] = {
     "right": _Part(right.step, 90, 150),
-    "costs": _Part(costs.step, 45, 100),
+    "costs": _Part(costs.step, 70, 120),
     "turnaround": _Part(tails.turnaround, 75, 110),
     "throughput": _Part(tails.throughput, 90, 130),
     "p99": _Part(tails.p99, 115, 150),

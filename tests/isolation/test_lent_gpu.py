@@ -58,12 +58,21 @@ def test_each_cost_is_found(ran):
     found = results(ran, "costs")
     failed = [one for part in found.values() for one in part if "failed" in one]
     assert {one["failed"].partition(" no ")[0] for one in failed} <= {"the driver has"}
-    assert {"calls", "gpu", "first blocks", "reads", "stops", "waits", "room"} <= found.keys()
+    assert {
+        "calls",
+        "gpu",
+        "first blocks",
+        "reads",
+        "stops",
+        "waits",
+        "room",
+        "processes",
+    } <= found.keys()
     waits = {one["what"]: one.get("waits") for one in found["waits"]}
     assert waits["cuStreamSynchronize, gated stream"]
     assert waits["launch, other stream"] is False
     assert all(one["all"] > 0 for one in found["stops"][1:])
-    assert all(one["stand"] == 0 for one in found["streams default"])
+    assert all(one["stand"] == 0 for one in found["streams"])
 
 
 @pytest.mark.parametrize("step", ["turnaround", "throughput", "p99"])

@@ -19,6 +19,8 @@ from blocks.prepared import LONG_BLOCKS
 from blocks.programs import Programs
 from blocks.right import Loaded, quantiles
 from blocks.setting import ApartError, Setting, apart
+from blocks.sharing import WAYS, Machine
+from dovetail.instances.errors import DovetailError
 
 GATE, SAID, SEEN, FLAG = 0, 16, 32, 48
 """Words of a page, each in a line of its own."""
@@ -28,7 +30,7 @@ _OPENS_S: Final = 0.2
 
 _STREAMS: Final = 32
 _LONG_US: Final = 10.0
-WAYS: Final = ("device", "host", "poller")
+FLAGS: Final = ("device", "host", "poller")
 
 
 class _Bench:
@@ -223,7 +225,7 @@ def stops_of_workers(setting: Setting) -> Iterator[dict[str, Any]]:
         for each in counts[: setting.of(3, 1)]:
             count = min(each * bench.cuda.sms, kernel.shape.blocks)
             for chunk in setting.of((1, 16), (1,)):
-                for way in WAYS:
+                for way in FLAGS:
                     stopping = _Stopping(bench, one, way, polling, setting)
                     what = f"{_short(kernel.name)}: {count}x{chunk}, {way}"
                     yield stopping.run(what, count, chunk, whole_us)
@@ -315,6 +317,40 @@ def streams_beside(setting: Setting) -> Iterator[dict[str, Any]]:
         for stream in streams:
             stream.finish()
         yield {"what": f"{gated} of its streams", "others": len(free), "stand": len(waits)}
+
+
+_OPEN: Final = "open"
+_HOLDS_S: Final = 20.0
+_HELD: Final = 4
+
+
+def gates_held(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Hold streams at a closed gate until a file says that it may open."""
+    bench, may_open = _Bench(setting), setting.out / _OPEN
+    may_open.unlink(missing_ok=True)
+    streams = [Stream(bench.cuda) for _ in range(_HELD)]
+    bench.page.words[GATE] = 0
+    for stream in streams:
+        stream.wait_at_least(bench.page.at(GATE), 1)
+        bench.programs.nothing(stream)()
+    yield {"held": _HELD}
+    until_s = time.monotonic() + _HOLDS_S
+    while not may_open.exists() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    bench.page.words[GATE] = 1
+    for stream in streams:
+        stream.finish()
+
+
+def launches_seen(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Yield the time from a launch to its first block; another process may be at a closed gate."""
+    bench, times = _Bench(setting), []
+    for k in range(1, setting.of(1000, 5) + 1):
+        began = time.perf_counter()
+        bench.programs.mark(bench.page.at(SEEN), k, bench.stream)()
+        times.append(1e6 * (bench.page.await_word(SEEN, k) - began))
+        bench.stream.finish()
+    yield {"what": "launch to its first block", **quantiles(times)}
 
 
 def most_behind(setting: Setting) -> Iterator[dict[str, Any]]:
@@ -439,17 +475,36 @@ def _calls(bench: _Bench, setting: Setting) -> Mapping[str, Callable[[], Callabl
 
 
 class _Part(NamedTuple):
-    """A measurement: its title, function, columns, longest seconds, and environment."""
+    """A measurement.
+
+    Attributes
+    ----------
+    title : str
+        Its heading.
+    function : callable
+        Yields its records, in a process of its own.
+    columns : tuple of str
+        What is printed of each.
+    most_s : float
+        Seconds within which a record has to come.
+    mps : bool
+        Whether it runs under MPS.
+    queues : str
+        ``CUDA_DEVICE_MAX_CONNECTIONS``; empty for the driver's default.
+    beside : callable, optional
+        Runs in another process meanwhile.
+    """
 
     title: str
     function: Callable[[Setting], Iterator[dict[str, Any]]]
     columns: tuple[str, ...] = ("p50", "p99", "max")
     most_s: float = 20.0
-    environment: tuple[tuple[str, str], ...] = ()
+    mps: bool = False
+    queues: str = ""
+    beside: Callable[[Setting], Iterator[dict[str, Any]]] | None = None
 
 
-_QUEUES: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-PARTS: Final = {
+_ALONE: Final = {
     "calls": _Part("host's time of a call", calls_of_host),
     "gpu": _Part("GPU's time of a kernel", on_the_gpu, ("p50", "max", "added")),
     "first blocks": _Part("seen by the host after", first_blocks),
@@ -460,16 +515,24 @@ PARTS: Final = {
         ("p50", "max", "all", "stopped"),
         30.0,
     ),
-    "waits": _Part("call while a stream is at a closed gate", waits_behind, ("us", "waits")),
+    "waits": _Part("call while a stream is at a gate", waits_behind, ("us", "waits")),
     "room": _Part("launches behind a closed gate", most_behind, ("most", "tried")),
+    "streams": _Part("streams at a closed gate", streams_beside, ("others", "stand")),
+    "processes": _Part("a process at a closed gate beside", launches_seen, beside=gates_held),
+}
+_ALSO_UNDER_MPS: Final = ("gpu", "first blocks", "waits", "room", "streams", "processes")
+_QUEUES: Final = ("1", "32")
+PARTS: Final[Mapping[str, _Part]] = {
+    **_ALONE,
     **{
-        f"streams {count or 'default'}": _Part(
-            f"streams at a closed gate, {count or 'default'} queues",
-            streams_beside,
-            ("others", "stand"),
-            environment=((_QUEUES, count),) if count else (),
+        f"streams, {queues} queues": _ALONE["streams"]._replace(
+            title=f"streams at a gate, {queues} queues", queues=queues
         )
-        for count in ("", "1", "32")
+        for queues in _QUEUES
+    },
+    **{
+        f"{name}, MPS": _ALONE[name]._replace(title=f"MPS: {_ALONE[name].title}", mps=True)
+        for name in _ALSO_UNDER_MPS
     },
 }
 
@@ -477,21 +540,41 @@ PARTS: Final = {
 def step(setting: Setting) -> Iterator[str]:
     """Measure all of them, and yield the lines of a table; microseconds."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, part in PARTS.items():
-        yield "".join([f"{part.title[:40]:40}", *(f"{one:>10}" for one in part.columns)])
-        found[name] = []
-        try:
-            environment = dict(part.environment)
-            for record in apart(
-                part.function, setting, within_s=part.most_s, environment=environment
-            ):
-                found[name].append(record)
+    machine = Machine(setting)
+    try:
+        for name, part in PARTS.items():
+            if setting.stand_in and (part.mps or part.queues):
+                continue
+            yield "".join([f"{part.title[:40]:40}", *(f"{one:>10}" for one in part.columns)])
+            found[name] = []
+            try:
+                for record in _measured(setting, machine, part):
+                    found[name].append(record)
+                    setting.keep("costs", found)
+                    yield _row(record, part.columns)
+            except (ApartError, DovetailError) as error:
+                found[name].append({"failed": str(error)})
                 setting.keep("costs", found)
-                yield _row(record, part.columns)
-        except ApartError as error:
-            found[name].append({"failed": str(error)})
-            setting.keep("costs", found)
-            yield f"  failed: {error}"
+                yield f"  failed: {error}"
+    finally:
+        machine.close()
+
+
+def _measured(setting: Setting, machine: Machine, part: _Part) -> Iterator[dict[str, Any]]:
+    """Yield the records of a measurement."""
+    environment = machine.environment(WAYS["MPS" if part.mps else "turns"])
+    environment |= {"CUDA_DEVICE_MAX_CONNECTIONS": part.queues} if part.queues else {}
+    told = {"within_s": part.most_s, "environment": environment}
+    if part.beside is None:
+        yield from apart(part.function, setting, **told)
+        return
+    beside = apart(part.beside, setting, **told)
+    next(beside)
+    yield from apart(part.function, setting, **told)
+    (setting.out / _OPEN).touch()
+    for _ in beside:
+        pass
+    (setting.out / _OPEN).unlink()
 
 
 def _row(one: Mapping[str, Any], columns: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -103,7 +103,7 @@ def apart(
     function: Callable[..., Iterator[T]],
     *arguments: object,
     within_s: float,
-    environment: dict[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[T]:
     """Yield what a generator function yields in a process of its own.
 
@@ -125,7 +125,7 @@ def apart(
     """
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe(duplex=False)
-    told = (its, environment or {}, function, arguments)
+    told = (its, dict(environment or {}), function, arguments)
     process = context.Process(target=_run, args=told, daemon=True)
     process.start()
     its.close()

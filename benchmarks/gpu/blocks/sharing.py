@@ -6,6 +6,7 @@ Both are real processes (``clients.py``). Isolated, they run below
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -213,13 +214,13 @@ class Machine:
         self._base = Path(tempfile.gettempdir()) / f"dovetail-steps-{self._uid}"
         self._manager = MpsManager(self._base)
         self._uuid = "" if setting.stand_in else _uuid()
-        self.rounds_a_us: float = 1.0
-        if not setting.stand_in:
-            self.rounds_a_us = next(apart(_rounds_a_us, setting, within_s=30.0))
 
-    def why_not(self, way: Way) -> str | None:
-        """Return why a way is not to be had here, or None."""
-        return None if self._setting.stand_in or not way.mps else self._manager.why_not()
+    @functools.cached_property
+    def rounds_a_us(self) -> float:
+        """Rounds of work in a microsecond, alone on the GPU."""
+        if self._setting.stand_in:
+            return 1.0
+        return next(apart(_rounds_a_us, self._setting, within_s=30.0))
 
     @property
     def has_pytorch(self) -> bool:
@@ -230,7 +231,9 @@ class Machine:
     def pair(self, way: Way, pytorch: bool = False) -> Iterator[Pair]:
         """Start the processes of a pair, and end them."""
         with ExitStack() as last:
-            environment = self._environment(way)
+            # Before MPS and others are on the GPU.
+            rounds_a_us = self.rounds_a_us
+            environment = self.environment(way)
             socket: Path | None = None
             if way.isolated:
                 folder = Path(last.enter_context(tempfile.TemporaryDirectory(prefix="dt")))
@@ -249,18 +252,21 @@ class Machine:
                 last.callback(client.end)
                 return client
 
-            yield Pair(self._setting, start, self.rounds_a_us, pytorch, socket)
+            yield Pair(self._setting, start, rounds_a_us, pytorch, socket)
 
     def close(self) -> None:
         """End MPS."""
         if not self._setting.stand_in:
             self._manager.close()
 
-    def _environment(self, way: Way) -> dict[str, str]:
+    def environment(self, way: Way) -> dict[str, str]:
+        """Return the environment of a process that shares so; MPS is started if it needs it."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(_MPS)}
         if self._setting.stand_in:
             return own
         if way.mps:
+            if lack := self._manager.why_not():
+                raise ApartError(lack)
             return own | self._manager.environment(self._uuid, self._uid, way.share, None)
         return own | self._manager.without_mps(self._uuid)
 

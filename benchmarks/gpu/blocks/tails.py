@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from blocks.setting import ApartError, Setting
+from blocks.setting import Setting
 from blocks.sharing import PYTORCH, WAYS, Machine, Pair, Record
 
 _HEADING: Final = (
@@ -130,8 +130,6 @@ def _ways(
     try:
         for way in ways:
             try:
-                if lack := machine.why_not(WAYS[way]):
-                    raise ApartError(lack)
                 with machine.pair(WAYS[way], pytorch=bool(pytorch)) as pair:
                     yield from lines(way, pair)
                     if status := pair.status():
