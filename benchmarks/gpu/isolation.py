@@ -19,7 +19,19 @@ from typing import Final, NamedTuple
 from blocks import costs, right, tails
 from blocks.prepared import write
 from blocks.setting import KERNELS, Setting
-from slice import RESERVE_S, Slice, Step, kept, no_gpu, unpack
+from slice import (
+    DOVETAIL,
+    RESERVE_S,
+    Slice,
+    Step,
+    kept,
+    made_up,
+    measuring,
+    no_gpu,
+    no_pytorch,
+    unpack,
+    workers_python,
+)
 
 HERE: Final = Path(__file__).resolve()
 PREPARED: Final = HERE.parent / "wheels" / KERNELS
@@ -42,6 +54,10 @@ STEPS: Final[Mapping[str, _Part]] = {
 }
 
 
+CAMPAIGN: Final = "campaign"
+"""The last step: ``isolated.yaml``, which needs PyTorch."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps: 0 when all are done, 3 when some are left or failed."""
     parser = argparse.ArgumentParser(
@@ -55,7 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="folder of results, gone on with (default: isolation)",
     )
     parser.add_argument(
-        "--only", action="append", choices=[*STEPS], metavar="STEP", help=f"of {', '.join(STEPS)}"
+        "--only",
+        action="append",
+        choices=[*STEPS, CAMPAIGN],
+        metavar="STEP",
+        help=f"of {', '.join([*STEPS, CAMPAIGN])}",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="in all (default: 10)")
     parser.add_argument(
@@ -86,16 +106,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if setting.stand_in:
         _stand_in(setting.out)
     with kept(setting.out, archive):
-        return Slice(setting.out, ends_at).carry_out(list(_steps(setting, given.only or STEPS)))
+        return Slice(setting.out, ends_at).carry_out(list(_steps(setting, given.only)))
 
 
-def _steps(setting: Setting, names: Sequence[str] | Mapping[str, _Part]) -> Iterator[Step]:
+def _steps(setting: Setting, only: Sequence[str] | None) -> Iterator[Step]:
     command = (sys.executable, str(HERE), "--out", str(setting.out))
     command += ("--stand-in",) if setting.stand_in else ()
     for name, part in STEPS.items():
-        if name in names:
+        if name in (only or STEPS):
             its = (*command, "--step", name)
             yield Step(name, its, part.usual_s, 10.0, most_s=part.most_s, stopping_s=10.0)
+    if CAMPAIGN not in (only or [CAMPAIGN]):
+        return
+    if lack := "" if setting.stand_in else no_pytorch(workers_python()):
+        print(f"run.sh: {CAMPAIGN} is left out: {lack}", flush=True)
+    else:
+        yield from _campaign(setting)
+
+
+def _campaign(setting: Setting) -> Iterator[Step]:
+    """Yield what measures a service beside trainings, after a proof that halves compute right."""
+    campaign = HERE.with_name("isolated.yaml")
+    if setting.stand_in:
+        truth = setting.out / "made-up.yaml"
+        truth.write_text(made_up(), encoding="utf-8")
+        only_listed = ("--dry-run", "--device", f"simulated:{truth}")
+        yield measuring(setting.out, campaign, CAMPAIGN, 5, 5, *only_listed)
+        return
+    where = ("--directory", str(setting.out), "--python", workers_python())
+    yield Step(
+        "halves",
+        (*DOVETAIL, "doctor", "--splits", "--shares", "50", *where),
+        12,
+        most_s=60,
+        good=(0, 3),
+    )
+    yield measuring(setting.out, campaign, CAMPAIGN, 110, 40, *where)
 
 
 def _step(name: str, setting: Setting) -> int:

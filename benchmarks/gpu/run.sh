@@ -17,6 +17,10 @@ if [ -d $driver ]; then
   export PATH=$PATH:$driver/bin
   export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$driver/lib64
 fi
+# Isolation has PTX assembled; a CUDA toolkit is often not on the PATH either.
+if ! command -v ptxas >/dev/null && [ -d /usr/local/cuda/bin ]; then
+  export PATH=$PATH:/usr/local/cuda/bin
+fi
 
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}

@@ -172,7 +172,7 @@ def gpu_steps(out: Path, known: Sequence[str]) -> Iterator[Step]:
     yield Step("shares", gate, 45, most_s=240, good=(0, 3))
     for name, stages, usual_s in PARTS:
         more = ("--stages", str(stages), "--directory", str(out), *python, *known)
-        yield _measuring(out, HERE / "first.yaml", name, usual_s, 30, *more)
+        yield measuring(out, HERE / "first.yaml", name, usual_s, 30, *more)
     batch = (sys.executable, str(HERE / "batch.py"), str(out))
     yield Step("batch", batch, 300, 150, most_s=420)
     yield _testing(out, "harmless checks", *_WITHIN, str(SUITE), most_s=240)
@@ -188,7 +188,7 @@ def dry_steps(out: Path, known: Sequence[str]) -> Iterator[Step]:
     yield Step("doctor", doctor, 5, output="doctor.json", good=(0, 1, 3))
     for name, stages, _ in PARTS:
         more = ("--stages", str(stages), "--device", f"simulated:{truth}", *known)
-        yield _measuring(out, campaign, name, 5, 5, *more)
+        yield measuring(out, campaign, name, 5, 5, *more)
     pool = ("--pool", "cpu:devices=1,shares=none", "--seconds", "1")
     yield Step("batch", (sys.executable, str(HERE / "batch.py"), str(out), *pool), 30)
 
@@ -290,7 +290,7 @@ def no_pytorch(python: str) -> str | None:
     return f"{python} has no PyTorch" if lacks else None
 
 
-def _measuring(
+def measuring(
     out: Path, campaign: Path, name: str, usual_s: float, least_s: float, *more: str
 ) -> Step:
     """Return a part of the campaign, which can be stopped after each experiment."""

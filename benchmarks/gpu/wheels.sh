@@ -28,7 +28,7 @@ trap 'rm -rf "$made"' EXIT
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$made" "$here/../.."
 "$python" -m pip download --quiet --dest "$made" --only-binary=:all: \
   --python-version "$version" "${platforms[@]}" pydantic pytest pyyaml rich nvidia-ml-py \
-  scipy fastapi uvicorn prometheus-client jinja2
+  scipy fastapi uvicorn prometheus-client jinja2 lz4 zstandard
 
 rm -rf "$wheels"
 mkdir "$wheels"

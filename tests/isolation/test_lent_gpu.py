@@ -40,6 +40,7 @@ def results(ran, step):
 def test_all_steps_are_done_marked_and_kept(ran):
     out, printed = ran
     assert max(map(len, printed.splitlines())) <= 80
+    assert "| campaign: done" in printed
     for step in STEPS:
         assert f"| {step}: done" in printed
         assert f"{step}: STAND-IN, NO GPU" in printed
