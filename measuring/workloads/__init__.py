@@ -29,8 +29,10 @@ from typing import Final
 
 MODULES: Final = MappingProxyType(
     {
+        "bulk": "transformers",
         "burst": "transformers",
         "convnet": "networks",
+        "encoder": "transformers",
         "gemm": "kernels",
         "gpt": "transformers",
         "graph": "networks",
@@ -46,8 +48,10 @@ BUILT_IN: Final = tuple(MODULES)
 
 LAUNCHES: Final = MappingProxyType(
     {
+        "bulk": 383,
         "burst": 245,
         "convnet": 235,
+        "encoder": 245,
         "gemm": 8,
         "gpt": 391,
         "graph": 66,

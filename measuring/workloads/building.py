@@ -15,6 +15,9 @@ LEARNING_RATE = 1e-7
 """Too small to memorise the few random batches, since vanishing gradients would draw less
 power."""
 
+_BEFORE_CAPTURE = 3
+"""Iterations before a graph is captured, as PyTorch's documentation of CUDA graphs asks for."""
+
 
 def half(device: str) -> torch.dtype:
     """Return bfloat16, or single precision on processor cores.
@@ -33,6 +36,25 @@ def half_precision(device: str) -> contextlib.AbstractContextManager[object]:
 def parameters_of(*modules: nn.Module) -> list[Tensor]:
     """Return the parameters of several modules."""
     return [parameter for module in modules for parameter in module.parameters()]
+
+
+def captured(step: Step, device: str) -> Step:
+    """Return an iteration as one CUDA graph, which the host launches at once; itself on a core.
+
+    ``step`` must use the same memory and the same kernels each time, and never wait for the GPU.
+    """
+    if device != "cuda":
+        return step
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(_BEFORE_CAPTURE):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def training(

@@ -36,7 +36,7 @@ _built_in: dict[str, LoadedWorkload] = {}
 
 
 def built_in(
-    full: int, tiny: int, gaps: Gaps | None = None
+    full: int, tiny: int, gaps: Gaps | None = None, kind: str = "training"
 ) -> Callable[[Callable[[str, int, bool], Step]], Callable[[str, int, bool], Step]]:
     """Register a function as the built-in workload of its name, with these batch sizes.
 
@@ -51,7 +51,6 @@ def built_in(
             torch.manual_seed(seed)
             return build(device, batch[size], size == "full")
 
-        kind = "inference" if gaps else "training"
         _built_in[build.__name__] = LoadedWorkload(kind, build.__name__, batch, prepare, gaps)
         return build
 

@@ -222,7 +222,7 @@ def test_an_unknown_name_is_reported():
         failed = worker.event()
         assert worker.end() == (1, "")
     assert failed["why"] == "error"
-    assert failed["text"].startswith("WorkloadError: 'nothing': no built-in workload (burst, ")
+    assert failed["text"].startswith("WorkloadError: 'nothing': no built-in workload (bulk, ")
 
 
 @needs_torch

@@ -65,10 +65,10 @@ def test_its_launches_are_those_that_are_counted():
 
 
 @needs_torch
-def test_one_answers_requests(computed):
+def test_one_answers_requests_of_its_own_and_two_infer(computed):
     assert [name for name in BUILT_IN if computed["facts"][name]["open_loop"]] == ["burst"]
     kinds = {name: found["kind"] for name, found in computed["facts"].items()}
-    assert [name for name in BUILT_IN if kinds[name] == "inference"] == ["burst"]
+    assert [name for name in BUILT_IN if kinds[name] == "inference"] == ["burst", "encoder"]
 
 
 @needs_torch
@@ -161,5 +161,5 @@ def test_missing_parts_of_an_own_workload_are_reported(tmp_path, before, after, 
 
 @pytest.mark.parametrize("name", ["nothing", "mine.txt", "worker", ""])
 def test_a_name_that_is_neither_built_in_nor_a_file_is_reported(name):
-    with pytest.raises(WorkloadError, match=r"no built-in workload \(burst, .*\), nor a file"):
+    with pytest.raises(WorkloadError, match=r"no built-in workload \(bulk, .*\), nor a file"):
         load(name, "tiny")
