@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from blocks import costs, right, tails
+from blocks import claims, costs, right, tails
 from blocks.prepared import write
 from blocks.setting import KERNELS, Setting
 from slice import (
@@ -106,7 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if setting.stand_in:
         _stand_in(setting.out)
     with kept(setting.out, archive):
-        return Slice(setting.out, ends_at).carry_out(list(_steps(setting, given.only)))
+        status = Slice(setting.out, ends_at).carry_out(list(_steps(setting, given.only)))
+        found = claims.table([*claims.claims(setting.out, list(STEPS))])
+        text = "\n".join([setting.mark(), *found])
+        (setting.out / "claims.txt").write_text(f"{text}\n", "utf-8")
+        print(text)
+    return status
 
 
 def _steps(setting: Setting, only: Sequence[str] | None) -> Iterator[Step]:

@@ -33,6 +33,8 @@ trap 'rm -rf "$made"' EXIT
 rm -rf "$wheels"
 mkdir "$wheels"
 mv "$made"/*.whl "$wheels"
+# SciPy's need, which is where PyTorch is.
+rm -f "$wheels"/numpy-*.whl
 if "$python" -c 'import dovetail.isolation, nvidia.cuda_nvrtc' 2>/dev/null; then
   "$python" "$here/isolation.py" --prepare "$wheels/kernels.json.gz"
 fi

@@ -47,6 +47,16 @@ def test_all_steps_are_done_marked_and_kept(ran):
     assert out.with_name("out.tgz").exists()
 
 
+def test_claims_are_judged(ran):
+    judged = (ran[0] / "claims.txt").read_text().splitlines()
+    assert judged[0].startswith("STAND-IN, NO GPU")
+    assert sum(line.endswith(("holds", "NOT", "?")) for line in judged) == len(judged) - 2
+    assert (
+        "right: runs that leave other bits                          <=0      0.00 holds" in judged
+    )
+    assert not any(line.startswith("costs") and line.endswith("?") for line in judged)
+
+
 def test_forms_are_compared(ran):
     records = results(ran, "right")
     runs = [run for one in records for kind in ("slices", "workers") for run in one[kind].values()]

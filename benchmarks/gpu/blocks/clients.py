@@ -125,7 +125,9 @@ class _Kernels:
 
     def __init__(self, cuda: Cuda, made: Programs, asked: Mapping[str, Any]) -> None:
         self._cuda, self._stream = cuda, Stream(cuda)
-        self._launches = [made.work(rounds, self._stream) for rounds in asked["rounds"]]
+        self._launches = [
+            made.work(rounds, self._stream, waves) for rounds, waves in asked["kernels"]
+        ]
         self._events = [Event(cuda) for _ in range(_AHEAD + 1)]
         self._graph = self._captured() if asked["graph"] else None
 

@@ -30,6 +30,7 @@ _PTX: Final = """
     mov.u32 %i2, %ctaid.x;
     mov.u32 %i3, %ntid.x;
     mad.lo.u32 %i4, %i2, %i3, %i1;
+    and.b32 %i4, %i4, 0x3FFFF;
     cvt.rn.f32.u32 %f1, %i4;
     mov.f32 %f2, 0f3F7FFFEF;
     mov.f32 %f3, 0f3727C5AC;
@@ -141,6 +142,10 @@ over:
 _TRIED_ROUNDS: Final = (2_000, 22_000)
 _TRIES: Final = 5
 THREADS: Final = 256
+_OUT_BYTES: Final = 4 << 18
+"""What ``work`` writes to: its threads share places from the 262,144th on."""
+
+_FEW: Final = 64
 AN_SM: Final = 2048 // THREADS
 """Blocks of ``work`` that an SM runs at once."""
 
@@ -162,15 +167,20 @@ class Programs:
         self._cuda = cuda
         self._module = cuda.load(_PTX)
         self._work = Shape((blocks or cuda.sms * AN_SM, 1, 1), (threads, 1, 1))
-        self._out = cuda.allocate(4 * threads * self._work.blocks)
+        self._out = cuda.allocate(_OUT_BYTES if threads == THREADS else 4 * threads * _FEW)
 
     def nothing(self, stream: Stream) -> Launch:
         """Return the launch of an empty kernel."""
         return self._launch("nothing", Shape((1, 1, 1), (32, 1, 1)), (), stream)
 
-    def work(self, rounds: int, stream: Stream) -> Launch:
-        """Return the launch of a kernel that fills the GPU, as long as so many rounds take."""
-        return self._launch("work", self._work, (self._out, rounds), stream)
+    def work(self, rounds: int, stream: Stream, waves: int = 1) -> Launch:
+        """Return the launch of a kernel that fills the GPU as often; a block takes so many rounds.
+
+        What it leaves does not depend on the order of its blocks.
+        """
+        blocks = self._work.blocks * waves
+        shape = Shape((blocks, 1, 1), self._work.block)
+        return self._launch("work", shape, (self._out, rounds), stream)
 
     def mark(self, at: int, value: int, stream: Stream) -> Launch:
         """Return the launch of a kernel whose first block writes a word."""

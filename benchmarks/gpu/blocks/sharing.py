@@ -65,6 +65,9 @@ KINDS: Final[Mapping[str, tuple[float, ...]]] = {
 }
 """Microseconds of the kernels of a best-effort iteration; all fill the GPU."""
 
+_BLOCK_US: Final = 25.0
+"""Blocks take no longer: longer kernels have more of them than run at once."""
+
 PYTORCH: Final = "PyTorch"
 
 
@@ -171,8 +174,8 @@ class Pair:
         """Let the best-effort iterations be of a kind, or none."""
         for name, client in self._trainings.items():
             mine = kind is not None and name == (PYTORCH if kind == PYTORCH else "")
-            rounds = [self._rounds(us) for us in KINDS.get(kind or "", ())]
-            client.ask(iterate={"rounds": rounds, "graph": kind == "graph"} if mine else None)
+            kernels = [self._kernel(us) for us in KINDS.get(kind or "", ())]
+            client.ask(iterate={"kernels": kernels, "graph": kind == "graph"} if mine else None)
         if kind:
             time.sleep(_SETTLE_S)
 
@@ -198,6 +201,11 @@ class Pair:
     def status(self) -> Record | None:
         """Return what the scheduler says of launches, or None without one."""
         return None if self._socket is None else dict(status(self._socket))
+
+    def _kernel(self, us: float) -> tuple[int, int]:
+        """Return the rounds of a block, and how many waves of blocks a kernel has."""
+        waves = max(1, round(us / _BLOCK_US))
+        return self._rounds(us / waves), waves
 
     def _rounds(self, us: float) -> int:
         return self._setting.of(max(1, round(us * self._rounds_a_us)), 2)

@@ -57,28 +57,38 @@ class StandIn(made_up_gpu.MadeUpGpu):
 
     def cuEventCreate(self, to: int, flags: int) -> None:  # noqa: N802
         """Give a new event."""
-        _put(to, struct.pack("=Q", next(self._handles)))
+        event = next(self._handles)
+        self._passed[event] = 0.0
+        _put(to, struct.pack("=Q", event))
 
     def cuEventRecord(self, event: int, stream: int) -> None:  # noqa: N802
         """Take the time behind what the stream has."""
+        self._passed[event] = None
         self._enqueue(stream, lambda: self._passed.__setitem__(event, time.perf_counter()))
 
+    def cuEventQuery(self, event: int) -> int:  # noqa: N802
+        """Say whether it has passed."""
+        return made_up_gpu.NOT_READY if self._passed[event] is None else 0
+
     def cuEventSynchronize(self, event: int) -> int:  # noqa: N802
-        """Wait for all streams."""
-        return self._wait([*self._streams])
+        """Wait until it has passed."""
+        while self._passed[event] is None and not self._error:
+            self._change.wait()
+        return self._error
+
+    def cuEventElapsedTime(self, to: int, begin: int, end: int) -> None:  # noqa: N802
+        """Give the milliseconds between two events."""
+        began, ended = self._passed[begin], self._passed[end]
+        _put(to, struct.pack("=f", 1e3 * ((ended or 0.0) - (began or 0.0))))
 
     def cuStreamWaitValue32(self, stream: int, at: int, value: int, flags: int) -> None:  # noqa: N802
         """Let what follows wait until a word has at least a value."""
         least = value & 0xFFFFFFFF
         self._enqueue(stream, lambda: int.from_bytes(self.memory[at : at + 4], "little") >= least)
 
-    def cuEventElapsedTime(self, to: int, begin: int, end: int) -> None:  # noqa: N802
-        """Give the milliseconds between two events."""
-        _put(to, struct.pack("=f", 1e3 * (self._passed[end] - self._passed[begin])))
-
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._passed: dict[int, float] = {}
+        self._passed: dict[int, float | None] = {}
 
 
 def install() -> None:
