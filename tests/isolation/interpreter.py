@@ -1035,7 +1035,7 @@ def _computation(one: Statement, kind: str) -> Callable[..., int]:
     special = _BITWISE.get(name)
     if special is not None:
         return lambda *raw: special(one, bits, *raw)
-    function = _INTEGER[name]  # any other was refused
+    function = _INTEGER[name]
     if kind[0] == "b" or name in ("not", "and", "or", "xor"):
         return lambda *raw: function(*[v & mask for v in raw]) & mask
     if name in ("shl", "shr"):
@@ -1168,9 +1168,7 @@ _FLOAT: Mapping[str, Callable[..., float]] = {
 
 
 def _float_function(name: str, one: Statement) -> Callable[..., float]:
-    function = _FLOAT.get(name)
-    if function is None:
-        raise InterpreterError(f"unknown instruction {one.text}")
+    function = _FLOAT[name]
     if not one.has("sat"):
         return function
     return lambda *x: min(1.0, max(0.0, function(*x)))

@@ -147,8 +147,6 @@ def operand(block: Block, descriptor: int, extent: int, transposed: bool, kind: 
     such pieces along K and across, and no address above 16 bytes matters.
     """
     size = BYTES[kind]
-    if transposed and size != 2:
-        raise InterpreterError(f"a transposed operand of {kind}")
     width = _SWIZZLES[descriptor >> 62 & 3]
     start, lead, step = (((descriptor >> bit) & 0x3FFF) << 4 for bit in (0, 16, 32))
     if width > 16 and start >> 7 & (width // 16 - 1) != descriptor >> 49 & 7:
@@ -275,7 +273,6 @@ class TensorInstructions:
 
     def _ldmatrix(self, one: Statement, place: int) -> Any:
         form = _LDMATRIX.fullmatch(one.opcode)
-        _require(form, one)
         to = [self._register(name) for name in self._vector(one.operands[0])]
         address = self._address(one.operands[1])
         _require(form and len(to) == int(form[1]), one)

@@ -12,7 +12,7 @@ from dovetail.isolation.ptx import parse
 from tests.isolation import running
 from tests.isolation.interpreter import SHARED_AT, InterpreterError, Kernel
 from tests.isolation.running import DATA_AT, Case
-from tests.isolation.tensor_cores import BYTES, numbers
+from tests.isolation.tensor_cores import BYTES, AddressError, numbers
 
 TYPES = ["f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8"]
 ACROSS = 64
@@ -68,6 +68,11 @@ def _matrix(rng, rows, columns, kind):
 )
 def test_numbers_of_a_byte(kind, code, number):
     assert numbers(np.array([code], np.uint8), kind).tolist() == [number]
+
+
+def test_the_lowest_bits_of_tf32_do_not_count():
+    one, above = np.uint32([0x3F800000, 0x3F801FFF]).view(np.uint8).reshape(2, 4)
+    assert numbers(above, "tf32").tolist() == numbers(one, "tf32").tolist() == [1.0]
 
 
 def test_nothing_but_nan_has_no_number():
@@ -239,6 +244,62 @@ def test_each_name_of_dynamic_shared_memory_has_a_place(declared, places, size, 
         assert assemble(text, "sm_80")["k"].shared_bytes == size
 
 
+def test_places_of_static_shared_memory():
+    """As ptxas 12.9 places them for ``sm_75`` and ``sm_80`` (by the stores of its machine code)."""
+    used = ("k1", "k2", "m1", "m2")
+    text = (
+        ".version 8.0\n.target sm_80\n.address_size 64\n"
+        ".shared .align 4 .b8 m1[20]; .shared .align 64 .b8 m2[8]; .shared .align 4 .b8 m3[4];"
+        ".visible .entry k() { .shared .align 4 .b8 k0[12]; .shared .align 2 .b8 k1[6];"
+        f".shared .align 16 .b8 k2[4]; {''.join(f'st.shared.u8 [{n}], 1;' for n in used)} ret; }}"
+    )
+    module = parse(text)
+    kernel = Kernel(module, module.functions["k"])
+    places = {name: kernel.symbols[name] - SHARED_AT for name in used}
+    assert places == {"k1": 0, "k2": 16, "m1": 20, "m2": 64}
+    assert kernel.shared_size == 84  # an unused variable of the kernel is behind them
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("st.global.u32 [%rd1+4096], 1;", "writes 4 bytes"),
+        ("ld.global.u32 %r2, [%rd1+4096];", "reads 4 bytes"),
+        ("st.shared.u32 [dynamic+64], 1;", "writes 4 bytes of shared"),
+        ("ld.shared.u32 %r2, [dynamic+64];", "reads 4 bytes of shared"),
+        ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [dynamic];", "whole warp lacks threads"),
+        (
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%d0, %d1, %d2, %d3}, 0, 0, 1, 1, "
+            "1, 0, 0;",
+            "warp group",
+        ),
+    ],
+)
+def test_memory_and_threads_that_there_are_not(body, message):
+    with pytest.raises(InterpreterError, match=message):
+        _ran(body, bytes(64), 16, 64)
+
+
+def test_operands_of_wgmma_end_within_shared_memory():
+    body = (
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%d0, %d1, %d2, %d3}, "
+        f"{_descriptor(0, 128, turned=False)}, 0, 1, 1, 1, 0, 0;"
+        "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    )
+    _ran(body, bytes(64), 128, 8192)
+    with pytest.raises(AddressError, match="ends beyond"):
+        _ran(body, bytes(64), 128, 8064)
+
+
+def test_kernels_get_all_their_parameters():
+    module = parse(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u32 n) { ret; }"
+    )
+    case = Case((1, 1, 1), (1, 1, 1), b"", ())
+    with pytest.raises(InterpreterError, match="takes 1 parameters"):
+        running.as_it_is(module, module.functions["k"], case, random.Random(1))
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -290,6 +351,11 @@ def test_each_name_of_dynamic_shared_memory_has_a_place(declared, places, size, 
         "mbarrier.pending_count.b64 %r2, %q1;",
         "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r2}, [%r1];",
         "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r2}, [%r1];",
+        "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r1], {%r2};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%d0, %d1, %d2, %d3}, {%r1, %r2}, "
+        "{%r1, %r2}, {%d0, %d1, %d2, %d3};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%d0, %d1}, {%r1, %r2, %r3, %r4}, "
+        "{%r1, %r2}, {%d0, %d1};",
         "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%d0, %d1, %d2, %d3}, {%r1, %r2}, "
         "{%r1, %r2}, {%d0, %d1, %d2, %d3}, %r1, 0;",
         "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%q0, %q1}, {%q0}, {%q0}, {%q0, %q1};",
@@ -297,6 +363,11 @@ def test_each_name_of_dynamic_shared_memory_has_a_place(declared, places, size, 
         "{%r1, %r2, %r3, %r4}, {%r1, %r2}, {%d0, %d1, %d2, %d3};",
         "mma.sync.aligned.m16n8k16.row.col.bf16.bf16.bf16.bf16 {%d0, %d1}, {%r1, %r2, %r3, %r4}, "
         "{%r1, %r2}, {%d0, %d1};",
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%d0, %d1, %d2, %d3}, %rd1, %rd1, "
+        "1, 1, 1, 0, 0;",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%d0, %d1, %d2, %d3}, {%r1, %r2}, "
+        "%rd1, 1, 1, 1, 0;",
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%d0, %d1, %d2, %d3}, %rd1, %rd1, 1;",
         "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%d0, %d1, %d2, %d3}, %rd1, %rd1, "
         "%r1, 0, 1, 1, 1, 0, 0;",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.e4m3.e4m3 {%d0, %d1, %d2, %d3}, %rd1, %rd1, "

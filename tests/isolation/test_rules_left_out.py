@@ -1,0 +1,23 @@
+"""Each rule of the interpreter is needed: without it, some of its tests fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.isolation.rules_left_out import RULES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(RULES)), ids=lambda number: RULES[number].text[:60])
+def test_each_rule_left_out_is_found(number):
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.isolation.rules_left_out", str(number)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert " failed" in ran.stdout.splitlines()[-1]
