@@ -134,7 +134,7 @@ def _campaign(setting: Setting) -> Iterator[Step]:
     campaign = HERE.with_name("isolated.yaml")
     if setting.stand_in:
         truth = setting.out / "made-up.yaml"
-        truth.write_text(made_up(), encoding="utf-8")
+        truth.write_text(made_up("encoder", "bulk"), encoding="utf-8")
         only_listed = ("--dry-run", "--device", f"simulated:{truth}")
         yield measuring(setting.out, campaign, CAMPAIGN, 5, 5, *only_listed)
         return

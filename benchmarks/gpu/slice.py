@@ -202,9 +202,13 @@ def shortened(campaign: str) -> str:
     return re.sub(groups, r"\1, most: 3}", text, flags=re.M)
 
 
-def made_up() -> str:
-    """Return an instance of one H200 with slowdowns that are made up."""
+def made_up(*more: str) -> str:
+    """Return an instance of one H200 with slowdowns that are made up.
+
+    ``more`` are workloads beyond those of the data set.
+    """
     world = world_of(read_dataset(KNOWN), 1, 1).to_data()
+    world["workloads"] |= dict.fromkeys(more, world["workloads"]["transformer"])
     names = sorted(world["workloads"])
     splits = [(None, None), (50, 50), (33, 33), (10, 90), (25, 75)]
     pairs = {

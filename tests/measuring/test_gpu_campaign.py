@@ -239,3 +239,13 @@ def test_report_of_a_campaign_that_has_just_begun(tmp_path):
     text = report(tmp_path, "constant")
     assert "No pairs yet." in text
     assert "No power was measured" in text
+
+
+def test_a_service_beside_trainings_is_measured_in_each_way(tmp_path):
+    of = read_campaign(FOLDER / "isolated.yaml")
+    planned = experiments(of)
+    pairs = {(one.seats[0].mode, one.seats[0].share) for one in planned if len(one.seats) == 2}
+    assert pairs == {("mps", None), ("mps", 50), ("time-sliced", None), ("isolated", None)}
+    seconds = sum(of.windows.usual_s(of.stages[one.stage]) for one in planned)
+    # Workers start five times besides.
+    assert seconds < 4 * 60

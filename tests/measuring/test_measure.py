@@ -249,7 +249,7 @@ class TestBadInput:
             campaign.read_text().replace("- {name: here, program: here.py}", "- lenet")
         )
         output = self.refused(command(campaign), capsys)
-        assert "loops.yaml: workloads[0]: must be one of burst, convnet" in output
+        assert "loops.yaml: workloads[0]: must be one of bulk, burst, convnet" in output
         assert output.endswith("got 'lenet'\n")
 
     def test_a_program_that_is_not_there(self, campaign, capsys):
