@@ -17,7 +17,8 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from simulated_gpu import Way, Work
+from simulated.kernels import Work
+from simulated.ways import Way
 from tally import TRAINING, Case
 
 from dovetail import check, solve

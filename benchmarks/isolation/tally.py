@@ -2,7 +2,7 @@
 
     python benchmarks/isolation/tally.py [--seconds 8] [--seeds 3] [--tables ways loads ...]
 
-Nothing here ran on a GPU (``benchmarks/isolation/simulated_gpu.py``). A request is BERT's: 40
+Nothing here ran on a GPU (``benchmarks/isolation/simulated``). A request is BERT's: 40
 kernels, 3.8 ms alone. Training is drawn from log-normal distributions of kernel times that agree
 with what the paper says of ResNet50 (99.3 % of kernels below 0.1 ms) and Whisper (5.6 % above 3.93
 ms); those of the others lie between and are our choice, as are the times of blocks. Requests arrive
@@ -23,17 +23,10 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from simulated_gpu import (
-    WAYS,
-    Result,
-    SimulatedGpu,
-    Stream,
-    Way,
-    Work,
-    bursts,
-    poisson,
-    regular,
-)
+from simulated.arrivals import bursts, poisson, regular
+from simulated.gpu import Result, SimulatedGpu
+from simulated.kernels import Stream, Work
+from simulated.ways import WAYS, Way
 
 from dovetail.isolation.scheduler import BOUND_S
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.isolation.simulated_gate import TOP, Groups, IdleTimes, class_of
+from benchmarks.isolation.simulated.gate import TOP, Groups, IdleTimes, class_of
 
 
 def _levels(seconds):

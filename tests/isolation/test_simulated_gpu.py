@@ -8,17 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.isolation.simulated_gpu import (
-    COSTS,
-    WAYS,
-    KernelKind,
-    SimulatedGpu,
-    Stream,
-    Work,
-    bursts,
-    poisson,
-    regular,
-)
+from benchmarks.isolation.simulated.arrivals import bursts, poisson, regular
+from benchmarks.isolation.simulated.costs import COSTS
+from benchmarks.isolation.simulated.gpu import SimulatedGpu
+from benchmarks.isolation.simulated.kernels import KernelKind, Stream, Work
+from benchmarks.isolation.simulated.ways import WAYS
 
 SMS = 10
 EVEN = replace(COSTS, contention=0.0, noise=0.0)

@@ -1,6 +1,6 @@
 """What the steps have to show, beside what they have seen: assumed costs, and what is promised.
 
-The costs are those with which isolation was simulated (`benchmarks/isolation/simulated_gpu.py`).
+The costs are those with which isolation was simulated (`benchmarks/isolation/simulated/costs.py`).
 """
 
 from __future__ import annotations
