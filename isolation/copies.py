@@ -18,6 +18,7 @@ MOST_PARAMETERS: Final = 64
 _PARAMETER: Final = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)\b(?!.*\[)")
 _NAME: Final = re.compile(r"%?[A-Za-z_$][\w$]*")
 _TEXTURES: Final = re.compile(r"tex|tld4|txq|su(?:ld|st|red|q)|istypep")
+_HALF: Final = 32
 _ELSEWHERE: Final = ("shared", "local", "param", "shared::cta", "const")
 
 
@@ -80,7 +81,7 @@ def _loads_addresses(kernel: Function) -> bool:
 
 def _reads_memory(one: Statement) -> bool:
     given = one.has("param") and _width(one) >= 64
-    return one.family in ("ld", "ldu", "atom") and not given
+    return one.family in ("ld", "ldu", "ldmatrix", "atom") and not given
 
 
 def _is_elsewhere(one: Statement) -> bool:
@@ -90,9 +91,17 @@ def _is_elsewhere(one: Statement) -> bool:
 
 def _joins(one: Statement) -> bool:
     """Return whether an instruction may make 64 bits of two halves, or move a half to its place."""
-    if one.family == "shl" and _width(one) == 64:
-        return not re.fullmatch(r"[0-9]|[12][0-9]|3[01]", one.operands[2])
-    return one.family == "mov" and one.operands[1].startswith("{") and _width(one) >= 64
+    if _width(one) < 64:
+        return False
+    match one.family:
+        case "shl":
+            return not re.fullmatch(r"[0-9]|[12][0-9]|3[01]", one.operands[2])
+        case "mul" | "mad":
+            factors = (text for text in one.operands[1:3] if text[0] in "-0123456789")
+            return any(abs(int(text.rstrip("U"), 0)) >> _HALF for text in factors)
+        case "mov":
+            return one.operands[1].startswith("{")
+    return one.family == "bfi"
 
 
 def _width(one: Statement) -> int:

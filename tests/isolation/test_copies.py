@@ -39,6 +39,11 @@ def test_tritons_kernels(name):
         ("uint2* y) { uint2 a = *y; *(int*)((size_t)a.y << 32 | a.x) = 1; }", "addresses"),
         ("int** y) { __shared__ int* s; s = y[0]; __syncthreads(); *s = 1; }", "addresses"),
         ("long long* x, long long* y) { y[threadIdx.x] = x[threadIdx.x] / 3; }", ""),
+        ("const long long* index, int* y) { y[index[threadIdx.x]] = 1; }", "addresses"),
+        ("const int* index, int* y) { y[(long long)index[threadIdx.x] * 1000000] = 1; }", ""),
+        ("uint2* y) { *(int*)(y->y * (1ull << 32) + y->x) = 1; }", "addresses"),
+        ("int* x, int* y, int n) { int* p[2] = {x, y}; *p[n] = 1; }", "addresses"),
+        ("const double* x, int* y) { y[(int)x[threadIdx.x]] = 1; }", ""),
         (
             "unsigned long long texture, int* y) { asm volatile("
             '"sust.b.1d.b32.trap [%0, {%1}], {%1};" :: "l"(texture), "r"(y[0])); }',
@@ -68,6 +73,33 @@ _TWO_HALVES = "ld.param.u64 %d1, [p]; ld.global.v2.u32 {%r1, %r2}, [%d1];"
             "st.global.u32 [%d3], 1;",
             "",
         ),
+        (
+            f"{_TWO_HALVES} cvt.u64.u32 %d2, %r1; cvt.u64.u32 %d3, %r2; "
+            "bfi.b64 %d2, %d3, %d2, 32, 32; st.global.u32 [%d2], 1;",
+            "addresses",
+        ),
+        (
+            f"{_TWO_HALVES} cvt.u64.u32 %d2, %r1; cvt.u64.u32 %d3, %r2; "
+            "mad.lo.s64 %d2, %d3, 4294967296, %d2; st.global.u32 [%d2], 1;",
+            "addresses",
+        ),
+        (
+            f"{_TWO_HALVES} mul.wide.u32 %d3, %r1, 4096; mad.lo.s64 %d3, %d3, 4096, %d1; "
+            "st.global.u32 [%d3], 1;",
+            "",
+        ),
+        (
+            "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%r1]; mov.b64 %d1, {%r1, %r2};"
+            "st.global.u32 [%d1], 1;",
+            "addresses",
+        ),
+        ("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [t, {%f1, %f2}];", "textures"),
+        ("tld4.r.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [t, {%f1, %f2}];", "textures"),
+        ("txq.width.b32 %r1, [t];", "textures"),
+        ("suld.b.1d.b32.trap %r1, [t, {%r1}];", "textures"),
+        ("sured.b.add.1d.u32.trap [t, {%r1}], %r2;", "textures"),
+        ("suq.width.b32 %r1, [t];", "textures"),
+        ("istypep.texref %p1, %d1;", "textures"),
         ("ld.global.b128 %q, [%d1]; mov.b128 {%d2, %d3}, %q; st.global.u32 [%d2], 1;", "addresses"),
         ("ld.param.u32 %r1, [a]; mov.b64 %d1, {%r1, %r1}; st.global.u32 [%d1], 1;", "addresses"),
         ("ld.global.u64 %d2, [%d1]; cp.async.ca.shared.global [%r1], [%d2], 16;", "addresses"),
