@@ -17,7 +17,6 @@ from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
 from dovetail.instances.slowdowns.gathering import COLUMNS, fits
-from dovetail.instances.slowdowns.isolated import isolated_entries
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP
 from dovetail.predictors._combinations import (
     gang_sizes,
@@ -32,6 +31,7 @@ from dovetail.predictors._set_entries import (
     set_entries,
 )
 from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.fitted.isolated import isolated_pairs
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
 from dovetail.predictors.predictor import BoolArray, Prediction, Predictor, Split
@@ -69,8 +69,9 @@ def predict(
     are kept, including ``slowdown: null``. A fitted predictor gives an entry for each GPU model of
     the cluster; other predictors give one for all GPU models, and none if each model already has
     its own. Numbers are rounded upward to 1/10,000. If ``idle`` is a share of the cluster, a
-    latency-critical workload with another that can be isolated gets the entry of
-    ``isolated_entry``, with any predictor.
+    latency-critical workload with another that can be isolated gets an entry, too: as measured, if
+    a fitted predictor keeps that; else the estimate of ``isolated_entry``, which three measured
+    pairs or more correct and bound (``fitted.isolated``).
 
     Each entry gives its ``source``. One without ``upper`` is an estimate whose error is not
     bounded: a pair in which a job has a gSLA gets no such entry, and so does not share; see
@@ -122,7 +123,7 @@ def predict(
     if sets and isinstance(model, KernelsPredictor) and instance.cluster.sharing == "mps":
         by_law = _limited(law_set_entries(instance, model, known, gpu_models))
         made = made.extended([entry for entry in by_law if entry.pair])
-    isolated = Slowdowns.of(isolated_entries(instance))
+    isolated = Slowdowns.of(isolated_pairs(instance, model, gpu_models))
     filled = instance.replace(
         slowdowns=Slowdowns.joined([instance.slowdowns, _allowed(instance, made), isolated])
     )

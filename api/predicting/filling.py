@@ -110,8 +110,16 @@ def _sharing(instance: Instance, shares: Sequence[int] | None) -> Instance:
 
 def _estimated(added: Slowdowns) -> Iterator[tuple[str, str]]:
     """Yield how many isolated pairs and sets are estimates, and from what."""
-    if pairs := int((added.share == BEST_EFFORT).any(axis=1).sum()):
-        yield "isolated", f"{number(pairs, 'pair')} estimated from Tally's published means"
+    idle = (added.share == BEST_EFFORT).any(axis=1)
+    estimate = idle & (added.source == SOURCES.index("estimate"))
+    corrected = estimate & ~np.isnan(added.upper).any(axis=1)
+    for rows, how in (
+        (idle & ~estimate, "as measured"),
+        (corrected, "estimated from measured ones"),
+        (estimate & ~corrected, "estimated from Tally's published means"),
+    ):
+        if pairs := int(rows.sum()):
+            yield "isolated", f"{number(pairs, 'pair')} {how}"
     if of_sets := sum(IDLE in entry.shares for entry in added.sets.values()):
         yield "isolated", f"{number(of_sets, 'set')} estimated from their pairs"
 

@@ -8,6 +8,7 @@ from typing import Final
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP
 
 TAIL: Final = 1.072
 """Growth of the 99th-percentile latency of the job with SMs of its own: the mean that Tally's
@@ -50,8 +51,13 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
         The workload at the share ``idle``.
     """
     slowdown = isolated_slowdowns(instance.workloads[first])
-    if slowdown is None:
-        return None
+    return None if slowdown is None else isolated_estimate(instance, first, behind, slowdown)
+
+
+def isolated_estimate(
+    instance: Instance, first: str, behind: str, slowdown: tuple[float, float]
+) -> SlowdownEntry:
+    """Return estimated slowdowns of an isolated pair as an entry."""
     return SlowdownEntry(
         pair=(first, behind),
         share=BEHIND,
@@ -65,8 +71,19 @@ def isolated_entry(instance: Instance, first: str, behind: str) -> SlowdownEntry
 def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
     """Yield the expected entries of latency-critical workloads with others in their idle time.
 
-    There are none if ``idle`` is not a share of the cluster, and none for pairs that already have
-    such an entry.
+    They are those of ``unknown_isolated`` of which there is an estimate.
+    """
+    for pair in unknown_isolated(instance):
+        entry = isolated_entry(instance, *pair)
+        if entry is not None:
+            yield entry
+
+
+def unknown_isolated(instance: Instance) -> Iterator[tuple[str, str]]:
+    """Yield latency-critical workloads, each with another that could run in its idle time.
+
+    There are none if ``idle`` is not a share of the cluster, and none that already have such an
+    entry.
     """
     if IDLE not in instance.cluster.shares:
         return
@@ -75,12 +92,9 @@ def isolated_entries(instance: Instance) -> Iterator[SlowdownEntry]:
     for first in instance.workloads:
         for behind, workload in instance.workloads.items():
             if first in critical and workload.isolation == "blocks":
-                entry = isolated_entry(instance, first, behind)
-                if entry is None:
-                    continue
-                _, members = entry.key
+                members = tuple(sorted(((first, NO_CAP), (behind, BEST_EFFORT))))
                 if not any((model, members) in known for model in models):
-                    yield entry
+                    yield first, behind
 
 
 def _busy(workload: Workload) -> float | None:

@@ -64,11 +64,12 @@ def repeats_of(slowdowns: Sequence[float], confidence: float = 0.9) -> Repeats:
     freedom = WORTH + count - 1
     squares = WORTH * (SPREAD * mean) ** 2 + sum((x - mean) ** 2 for x in slowdowns)
     scale = math.sqrt(squares / freedom * (1 + 1 / count))
-    return Repeats(mean, mean + scale * _quantile(freedom, confidence), count)
+    return Repeats(mean, mean + scale * t_quantile(freedom, confidence), count)
 
 
 @lru_cache(maxsize=1024)
-def _quantile(freedom: int, confidence: float) -> float:
+def t_quantile(freedom: int, confidence: float) -> float:
+    """Return a quantile of Student's t distribution."""
     # Here, since it takes a service a fifth of a second to load.
     from scipy.special import stdtrit
 

@@ -176,7 +176,7 @@ _Profiles = Mapping[str, Mapping[str, Workload]]
 
 def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
     wanted = gpu_models is None or measurement.gpu_model in gpu_models
-    isolated = IDLE in measurement.shares  # no predictor supports it
+    isolated = IDLE in measurement.shares  # not of this model: see ``fitted.isolated``
     return wanted and len(measurement.workloads) == 2 and not (measurement.failed or isolated)
 
 
