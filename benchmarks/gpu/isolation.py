@@ -49,8 +49,8 @@ STEPS: Final[Mapping[str, _Part]] = {
     "right": _Part(right.step, 90, 150),
     "costs": _Part(costs.step, 70, 120),
     "turnaround": _Part(tails.turnaround, 75, 110),
-    "throughput": _Part(tails.throughput, 90, 130),
-    "p99": _Part(tails.p99, 115, 150),
+    "throughput": _Part(tails.throughput, 115, 150),
+    "p99": _Part(tails.p99, 120, 170),
 }
 
 

@@ -1,7 +1,8 @@
 """Acceptance tests on a GPU: Dovetail's assumptions about GPUs, drivers and MPS.
 
     pytest tests/gpu                       tests that break nothing
-    pytest tests/gpu -m ""                 all, those that break things on purpose last
+    pytest tests/gpu -m "not long"         those that break things on purpose, too, last
+    pytest tests/gpu -m ""                 all: what isolation promises, too, minutes each
     pytest tests/gpu --proof proof.json    store the findings, and continue an earlier run
 
 A test passes if its assumption holds, fails if it does not, and skips if it could not be tried. A

@@ -1,6 +1,11 @@
 """Two clients on one GPU, one in the idle time of the other: launches are intercepted."""
 
 import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +15,7 @@ from dovetail.executor.pools.opening import find_isolation
 
 from .bench import alone, awaited, together
 
+_SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "isolation.py"
 _KILLED_S = 10.0
 _JOIN_S = 5.0
 
@@ -65,6 +71,52 @@ def test_isolation(bench, daemon, schedulers):
     assert len(joined) == len(clients)
     assert status.launches.get("announced", 0) > 0
     assert status.launches.get("isolated", 0) + status.launches.get("whole", 0) > 0
+
+
+def _step(name, usual_s):
+    taken = pytest.mark.check(f"what isolation promises and assumes holds: {name}", usual_s=usual_s)
+    return pytest.param(name, usual_s, marks=taken, id=name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("step", "usual_s"),
+    [
+        _step("right", 90),
+        _step("costs", 70),
+        _step("turnaround", 75),
+        _step("throughput", 115),
+        _step("p99", 120),
+    ],
+)
+def test_isolation_step(bench, tmp_path, monkeypatch, step, usual_s):
+    """Claims of a step of benchmarks/gpu/isolation.py ({step})."""
+    monkeypatch.syspath_prepend(_SCRIPT.parent)
+    from blocks.claims import claims
+
+    command = [sys.executable, str(_SCRIPT), "--out", str(tmp_path / "out"), "--only", step]
+    process = subprocess.Popen(
+        [*command, "--minutes", f"{1 + usual_s / 30:.1f}"],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": bench.gpu.uuid},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for line in process.stdout:
+            bench.line(step, line)
+        status = process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    if status:
+        pytest.skip(f"{_SCRIPT.name} ended with status {status}: {bench.lines[-1]['text']}")
+    found = [*claims(tmp_path / "out", [step])]
+    bench.saw(**{one.text: one.seen for one in found if one.seen is not None})
+    if not bench.values:
+        pytest.skip("nothing could be measured")
+    assert [one.text for one in found if one.holds is False] == []
 
 
 def _status(schedulers, uuid, uid):

@@ -145,6 +145,9 @@ class _Kernels:
 
     def _captured(self) -> ctypes.c_void_p:
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        # A kernel may be loaded at its first launch, which a capture does not allow.
+        self._launches[0]()
+        self._stream.finish()
         self._cuda.call("cuStreamBeginCapture", self._stream.handle, 0)
         for launch in self._launches:
             launch()

@@ -160,6 +160,7 @@ def first_blocks(setting: Setting) -> Iterator[dict[str, Any]]:
 
     launched, opened, by_gpu, written = [], [], [], []
     gate = bench.cuda.allocate(4)
+    bench.cuda.put(gate, bytes(4))
     for k in range(1, times + 1):
         began = clock()
         bench.programs.mark(seen, 4 * k, stream)()
@@ -564,13 +565,16 @@ def _measured(setting: Setting, machine: Machine, part: _Part) -> Iterator[dict[
     """Yield the records of a measurement."""
     environment = machine.environment(WAYS["MPS" if part.mps else "turns"])
     environment |= {"CUDA_DEVICE_MAX_CONNECTIONS": part.queues} if part.queues else {}
-    told = {"within_s": part.most_s, "environment": environment}
+
+    def running(function: Callable[[Setting], Iterator[dict[str, Any]]]) -> Iterator[Any]:
+        return apart(function, setting, within_s=part.most_s, environment=environment)
+
     if part.beside is None:
-        yield from apart(part.function, setting, **told)
+        yield from running(part.function)
         return
-    beside = apart(part.beside, setting, **told)
+    beside = running(part.beside)
     next(beside)
-    yield from apart(part.function, setting, **told)
+    yield from running(part.function)
     (setting.out / _OPEN).touch()
     for _ in beside:
         pass

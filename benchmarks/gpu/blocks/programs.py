@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -141,6 +142,7 @@ over:
 """
 _TRIED_ROUNDS: Final = (2_000, 22_000)
 _TRIES: Final = 5
+_WARM_S: Final = 0.3
 THREADS: Final = 256
 _OUT_BYTES: Final = 4 << 18
 """What ``work`` writes to: its threads share places from the 262,144th on."""
@@ -202,6 +204,10 @@ class Programs:
 
     def rounds_a_us(self, stream: Stream) -> float:
         """Return how many rounds of ``work`` take a microsecond on the idle GPU."""
+        # An idle GPU has low clocks.
+        until_s = time.monotonic() + _WARM_S
+        while time.monotonic() < until_s:
+            self._timed(self.work(_TRIED_ROUNDS[1], stream), stream)
         few, many = (self.work(rounds, stream) for rounds in _TRIED_ROUNDS)
         times = [min(self._timed(launch, stream) for _ in range(_TRIES)) for launch in (few, many)]
         return (_TRIED_ROUNDS[1] - _TRIED_ROUNDS[0]) / max(times[1] - times[0], 1e-3)

@@ -58,7 +58,7 @@ class Setting:
         if not self.stand_in:
             return found
         small = [one for one in found if not one.arrays and one.shape.blocks <= 12 and one.forms]
-        return small[:3]
+        return small[:2]
 
     def of(self, full: T, short: T) -> T:
         """Return a number of a GPU, or of a stand-in."""
@@ -94,7 +94,7 @@ def _about(setting: Setting) -> Iterator[dict[str, object]]:
         from dovetail.executor.gpus.nvml import Nvml
 
         with Nvml() as nvml:
-            driver = nvml.driver
+            driver = nvml.driver()
     date = f"{datetime.now(UTC):%Y-%m-%d}"
     yield {"stand_in": setting.stand_in, "driver": driver, "date": date, **setting.cuda().about()}
 

@@ -304,7 +304,11 @@ def _rounds_a_us(setting: Setting) -> Iterator[float]:
 
 
 def _uuid() -> str:
+    """Return the GPU that processes here see first."""
     from dovetail.executor.gpus.nvml import Nvml
 
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    if visible.startswith("GPU-"):
+        return visible
     with Nvml() as nvml:
-        return nvml.gpus()[0].uuid
+        return nvml.gpus()[int(visible or 0)].uuid

@@ -46,7 +46,8 @@ def turnaround(setting: Setting) -> Iterator[str]:
         for kind in (None, *kinds):
             yield _beside(table, way, kind, pair, _SHORT, rate, seconds, {})
 
-    yield from _ways(setting, table, machine, ("MPS", "isolated", "unproven"), (), lines)
+    ways = setting.of(("MPS", "isolated", "unproven"), ("isolated",))
+    yield from _ways(setting, table, machine, ways, (), lines)
 
 
 def throughput(setting: Setting) -> Iterator[str]:
@@ -54,7 +55,7 @@ def throughput(setting: Setting) -> Iterator[str]:
     table, machine = _Table(setting, "throughput"), Machine(setting)
     full = ("10 us", "50 us", "200 us", "1 ms", "mixed", "graph")
     kinds = setting.of(full, ("50 us",))
-    seconds = setting.of(1.0, 0.3)
+    seconds = setting.of(0.8, 0.3)
     plain: dict[str, float] = {}
     yield (
         f"{'way':10} {'training':8} {'alone/s':>9} {'of MPS':>7} {'joined':>7} "
@@ -96,7 +97,7 @@ def p99(setting: Setting) -> Iterator[str]:
     """Yield a table: latencies of requests at half load beside trainings, by way of sharing."""
     table, machine = _Table(setting, "p99"), Machine(setting)
     kinds = setting.of(("mixed", "1 ms"), ("50 us",))
-    seconds = setting.of(4.0, 0.5)
+    seconds = setting.of(3.0, 0.5)
     alone: dict[str, float] = {}
     load: list[float] = []
     yield _HEADING
@@ -114,7 +115,7 @@ def p99(setting: Setting) -> Iterator[str]:
             yield _beside(table, way, kind, pair, _SERVICE, load[0], seconds, alone)
 
     pytorch = (PYTORCH,) if machine.has_pytorch else ()
-    ways = setting.of(tuple(WAYS), ("turns", "isolated"))
+    ways = setting.of(tuple(WAYS), ("isolated",))
     yield from _ways(setting, table, machine, ways, pytorch, lines)
 
 
