@@ -1,6 +1,6 @@
 """What the steps have to show, beside what they have seen: assumed costs, and what is promised.
 
-The costs are those with which isolation was simulated (`benchmarks/isolation/simulated/costs.py`).
+Costs are those with which isolation was simulated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from benchmarks.isolation.simulated.costs import COSTS
+from dovetail.isolation.scheduler import BOUND_S
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -68,7 +71,7 @@ def table(found: Sequence[Claim]) -> Iterator[str]:
     for one in found:
         seen = "-" if one.seen is None else f"{one.seen:.2f}"
         verdict = {True: "holds", False: "NOT", None: "?"}[one.holds]
-        limit = f"{'>=' if one.at_least else '<='}{one.limit:g}"
+        limit = f"{'>=' if one.at_least else '<='}{one.limit:.4g}"
         yield f"{f'{one.step}: {one.text}'[:52]:52} {limit:>9} {seen:>9} {verdict}"
 
 
@@ -175,21 +178,21 @@ _LOOKS: Final[Mapping[str, Sequence[tuple[str, float, Callable[[Any], float], bo
     "costs": (
         (
             "wait at an open gate, us",
-            1,
+            1e6 * COSTS.wait_s,
             _cost("gpu", "empty: wait at an open gate", "added"),
             False,
         ),
-        ("event, us", 1, _cost("gpu", "empty: event before", "added"), False),
-        ("opening to first block, us", 3, _opening, False),
+        ("event, us", 1e6 * COSTS.event_s, _cost("gpu", "empty: event before", "added"), False),
+        ("opening to first block, us", 1e6 * COSTS.open_s, _opening, False),
         (
             "launch to first block, us",
-            10,
+            1e6 * COSTS.launch_s[1],
             _cost("first blocks", "launch to its first block, no gate", "p50"),
             False,
         ),
         (
             "write behind a kernel seen, p99 us",
-            9,
+            1e6 * COSTS.seen_99_s,
             _cost("first blocks", "kernel's last store to the write behind", "p99"),
             False,
         ),
@@ -199,9 +202,9 @@ _LOOKS: Final[Mapping[str, Sequence[tuple[str, float, Callable[[Any], float], bo
         ("launch beside a process at a gate, ratio", 1.1, _beside_process, False),
     ),
     "turnaround": (
-        ("added to p99 beside 10 us, us", 31.6, _added("10 us"), False),
-        ("added to p99 beside 50 us, us", 31.6, _added("50 us"), False),
-        ("added to p99 beside 200 us, us", 31.6, _added("200 us"), False),
+        ("added to p99 beside 10 us, us", 1e6 * BOUND_S, _added("10 us"), False),
+        ("added to p99 beside 50 us, us", 1e6 * BOUND_S, _added("50 us"), False),
+        ("added to p99 beside 200 us, us", 1e6 * BOUND_S, _added("200 us"), False),
     ),
     "throughput": (
         ("pace of 10 to 50 us, no requests", 0.95, _kept("alone", 1, _SHORT), True),
