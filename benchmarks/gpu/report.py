@@ -249,7 +249,7 @@ def splits(data: DataSet, models: Sequence[str]) -> Lines:
     if first is None:
         yield from ("No pair was measured at the equal split with power.", "")
         return
-    allowed = {s for m in data.measurements for s in m.shares if s is not None}
+    allowed = {s for m in data.measurements for s in m.shares if isinstance(s, int)}
     caps = ", ".join(f"{share} %" for share in sorted(allowed))
     yield "Models are fitted without all data of one workload, and predict slowdowns and power of"
     yield "its pairs; a plan under the objective `energy` chooses the split, which is valued by"

@@ -29,6 +29,7 @@ from dovetail.instances.slowdowns.entry import Source as Origin
 from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
 from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable, caps_in
 from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.fitted.isolated import isolated_factors, measured_isolated
 from dovetail.predictors.fitted.repeats import measured_slowdowns
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.predictors.kernels import KernelsPredictor
@@ -213,7 +214,7 @@ _WORDS: Final = {
     Source.KERNELS: "law of MPS, from solo profiles",
     Source.ANALYTIC: "analytic, from solo profiles",
     Source.UTILISATION: "analytic, from utilisation alone",
-    Source.ISOLATED: "estimate for isolated pairs, from published means",
+    Source.ISOLATED: "estimate for isolated pairs, from published means and measured pairs",
 }
 
 
@@ -306,7 +307,7 @@ class Beliefs:
             for predictions in self._predictions(workloads, model, workers or {}, sharing):
                 _fill(prior, source, model, predictions, sharing)
             if BEHIND in caps:
-                self._fill_isolated(prior, source, model)
+                self._fill_isolated(prior, source, model, sharing)
         table = BeliefTable(
             *(prior.workloads, prior.models, prior.caps),
             *(prior.slowdown.copy(), prior.upper.copy(), prior.p99, prior.power_w),
@@ -350,20 +351,24 @@ class Beliefs:
         found.source[np.logical_or.outer(stood_in, stood_in)] = Source.UTILISATION
         yield found
 
-    def _fill_isolated(self, table: SlowdownTable, source: Codes, model: str) -> None:
+    def _fill_isolated(
+        self, table: SlowdownTable, source: Codes, model: str, sharing: SharingMode
+    ) -> None:
         """Fill in the estimates of isolated pairs; only while the table is built."""
+        there = (m for m in self.data.measurements if (m.gpu_model, m.mode) == (model, sharing))
+        factors = isolated_factors(measured_isolated(there), self.on(model), CONFIDENCE)
         on = table.models.index(model)
         ahead, behind = table.caps_place[BEHIND], table.caps_place[BEHIND[::-1]]
         for name, a in table.place.items():
             first = self.on(model).get(name)
             expected = first and isolated_slowdowns(first)
             if expected:
-                for cells, value in zip(
-                    ((on, ahead, a), (on, behind, slice(None), a)), expected, strict=True
-                ):
-                    for values in (table.slowdown, table.upper, table.p99):
-                        values[cells] = value
-                    source[cells] = Source.ISOLATED
+                figures = (expected,) * 3 if factors is None else factors.applied(expected)
+                each = zip((table.slowdown, table.upper, table.p99), figures, strict=True)
+                for values, (first_value, value) in each:
+                    values[on, ahead, a] = first_value
+                    values[on, behind, :, a] = value
+                source[on, ahead, a] = source[on, behind, :, a] = Source.ISOLATED
 
     def _memory_mib(self, name: str, models: Sequence[str]) -> float:
         marks = [p for m in models for p in self._marks.get((name, m), ())]

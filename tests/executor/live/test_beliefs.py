@@ -199,6 +199,32 @@ def test_isolated_pairs_are_estimated_from_published_means_until_they_are_measur
     assert table.prior.slowdown[cell] == 1.072
 
 
+def test_measured_isolated_pairs_correct_and_bound_the_estimate_of_others():
+    busy = Metrics(gpu_util=0.5, sm_active=0.5, dram_active=0.2, pcie_rx_bytes_s=0.0)
+    names = ("a/a", "b/b", "c/c", "d/d", "e/e")
+    alone = [SoloProfile(workload=name, gpu_model="A100", metrics=busy) for name in names]
+    seen = [
+        together("a/a", name, slowdown, share=BEHIND).replace(p99=(tail, None))
+        for name, slowdown, tail in (
+            ("b/b", (1.2, 4.0), 1.3),
+            ("c/c", (1.2, 5.0), 1.3),
+            ("d/d", (1.2, 6.25), 1.3),
+        )
+    ]
+    caps = (UNCAPPED, BEHIND, BEHIND[::-1])
+    table = Beliefs(data(alone, seen)).table(names, ["A100"], caps)
+    # Those behind ran 2.0 times as slowly as expected in the mean; the first always the same.
+    behind = table.belief("A100", BEHIND[::-1], "e/e", "a/a")
+    assert behind.slowdown == pytest.approx(2 * 2.5)
+    assert behind.upper > 1.5 * behind.slowdown
+    ahead = table.belief("A100", BEHIND, "a/a", "e/e")
+    assert ahead.slowdown == pytest.approx(1.2)
+    # Equal ones leave the spread of repeats.
+    assert 1.2 * 1.05 < ahead.upper < 1.2 * 1.15
+    tail = table.p99[table.cell("A100", BEHIND, "a/a", "e/e")]
+    assert tail == pytest.approx(1.3 / 1.2 * ahead.upper)
+
+
 def test_a_workload_that_leaves_no_idle_time_has_no_isolated_pair():
     full = SoloProfile(workload="a/a", gpu_model="A100", metrics=Metrics(gpu_util=1.0))
     table = table_of(Beliefs(data([full, TWO[1]])), caps=(UNCAPPED, BEHIND, BEHIND[::-1]))
