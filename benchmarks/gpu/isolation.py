@@ -77,6 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="STEP",
         help=f"of {', '.join([*STEPS, CAMPAIGN])}",
     )
+    parser.add_argument(
+        "--archive",
+        type=Path,
+        metavar="FILE",
+        help="archive of the folder, renewed every 20 s, from which a missing folder is unpacked "
+        "(default: FOLDER.tgz)",
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="in all (default: 10)")
     parser.add_argument(
         "--stand-in", action="store_true", help="no GPU: the steps on a stand-in, small and short"
@@ -97,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"run.sh: nothing can be measured: {lack} (--stand-in needs none)", file=sys.stderr)
         return 2
     ends_at = time.monotonic() + 60 * given.minutes - RESERVE_S
-    archive = setting.out.with_name(f"{setting.out.name}.tgz")
+    archive = (given.archive or setting.out.with_name(f"{setting.out.name}.tgz")).resolve()
     if archive.exists() and not setting.out.exists():
         unpack(archive, setting.out)
     setting.out.mkdir(parents=True, exist_ok=True)

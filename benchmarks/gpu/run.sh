@@ -2,7 +2,8 @@
 # Measure what is worth most on this machine's GPU for some minutes; call it again to go on.
 #
 #     benchmarks/gpu/run.sh [RESULTS] [--minutes 9] [--archive FILE] [--measure-all] [--dry-run]
-#     benchmarks/gpu/run.sh isolation [--out FOLDER] [--only STEP] [--minutes 10] [--stand-in]
+#     benchmarks/gpu/run.sh isolation [--out FOLDER] [--only STEP] [--minutes 10] [--archive FILE]
+#                                     [--stand-in]
 #
 # Everything is in README.md next to this file. PYTHON names a Python with PyTorch (default:
 # python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
