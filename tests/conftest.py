@@ -7,11 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# Machines that run tests are busy; how long one example takes says nothing about the code.
-settings.register_profile("quick", deadline=None, max_examples=30)
-settings.register_profile("deep", deadline=None, max_examples=500)
+# Machines that run tests are busy; how long an example takes, or is drawn, says nothing about the
+# code.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", BUSY, max_examples=30)
+settings.register_profile("deep", BUSY, max_examples=500)
 settings.load_profile("quick")  # pytest --hypothesis-profile=deep takes the other
 
 # Tests run on all cores at once, where threads of linear algebra would wait for each other: one

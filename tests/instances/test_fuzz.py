@@ -96,7 +96,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.getbasetemp()
 
 
-fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @fuzzed

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.formulations.programs.pair_graph import PairGraph, PartialSharingError
@@ -94,10 +94,7 @@ class ValidityContract:
     def holds(self, family: str, full: bool, one_round: Any) -> None:
         """Call ``one_round(instance, objective)`` with random rounds of the family."""
 
-        @settings(
-            max_examples=self.examples * (10 if full else 1),
-            suppress_health_check=[HealthCheck.too_slow],
-        )
+        @settings(max_examples=self.examples * (10 if full else 1))
         @given(FAMILIES[family], st.sampled_from(OBJECTIVES))
         def every(instance: Instance, objective: ObjectiveName) -> None:
             if self.takes(instance, objective):

@@ -178,7 +178,7 @@ ENDINGS = ["csv", "csv.gz", pytest.param("parquet", marks=needs_pyarrow)]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(trace=traces)
 def test_what_is_written_is_read_back_equal(ending, trace, tmp_path):
     path = tmp_path / f"odd.{ending}"
