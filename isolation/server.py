@@ -1,8 +1,9 @@
 """The scheduler of a GPU, as a process to which the jobs' processes connect.
 
-A process with the interception library joins through a socket and receives a page of memory, shared
-by all processes, and an area in it. Fast operations use that page without this process: launches of
-latency-critical processes are announced and seen there. This process prepares modules, chooses
+A process with the interception library joins through a socket and receives memory, shared by all
+processes, with an area and a gate of its own. Fast operations use that memory without this process:
+latency-critical processes announce their launches there, and close the gates of best-effort
+processes, which these open again. This process prepares modules, chooses
 forms from the measurements of the processes, reclaims areas of ended processes, and ignores
 announcements that never end.
 
@@ -54,7 +55,7 @@ from dovetail.isolation.scheduler import (
 
 _logger = logging.getLogger(__name__)
 
-VERSION: Final = 2
+VERSION: Final = 3
 COUNTS: Final = (
     "isolated",
     "whole",
@@ -70,17 +71,20 @@ COUNTS: Final = (
     "preempted",
     "announced",
     "not announced",
+    "left alone",
 )
-"""The categories in which launches are counted, in the order of the page.
+"""The categories in which launches are counted, in the order of an area.
 
 ``isolated`` are launches in slices or with workers; ``whole`` are unchanged launches that are quick
-enough, or that were made while no latency-critical process had joined. The next eight escape
-isolation: ``refused`` are kernels that cannot be split up, whose kind is not proven, that use a
-variable of their module (which would exist twice), that failed on copies of their memory or could
-not be tried there, or that were late three times; ``graph`` is a whole CUDA graph, ``captured`` a
-launch recorded for one. ``late`` launches took too long to wait for, ``preempted`` counts
-preemptions of workers; the last two count launches of latency-critical processes, ``not announced``
-while busy streams use all lanes.
+enough, or that were made while no latency-critical process had joined. The next eight cannot be
+cut, but wait at the gate whole, except for ``captured`` launches, which are recorded for a graph,
+and those in a ``second context``: ``refused`` are kernels that cannot be split up, whose kind is
+not proven, that use a variable of their module (which would exist twice), that failed on copies of
+their memory or could not be tried there, or were late three times; ``graph`` is a whole graph.
+``late`` counts forms that could not be tried yet, as their stream did not come to an end,
+``preempted`` how often workers were stopped. ``announced`` and ``not announced`` count launches of
+latency-critical processes, the latter while busy streams use all lanes. ``left alone`` are those of
+a process that cannot be isolated, or no longer.
 """
 
 NO_LAUNCHES: Final = ("captured", "late", "preempted")
@@ -94,7 +98,7 @@ _OUTCOMES: Final = {
     4: "it computed something else than the whole kernel on copies of its memory",
     5: "it did not run on copies of its memory",
 }
-"""Why a form is not used after its check, as numbered in ``interception/shim.c``."""
+"""Why a form is not used after its check, as numbered in ``interception/copies.h``."""
 _HEADER: Final = struct.Struct("=II")
 _ANSWER: Final = struct.Struct("=IIII")
 """A form: kind, size, chunk, whether it is final."""
@@ -103,10 +107,12 @@ _KINDS: Final = ("whole", "slices", "workers")
 _FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
 
 _AREAS, _LANES = 64, 60
-_AREA_AT, _AREA_WORDS, _LANE_WORDS = 1024, 256, 4
+# In words: the header (latency-critical and best-effort areas as bits), the areas, their gates.
+_PAGE_WORDS, _LANE_WORDS = 1024, 4
+_CRITICAL, _BEST_EFFORT, _AREA_AT = 0, 2, _PAGE_WORDS
+_GATE_AT: Final = _AREA_AT + _AREAS * _PAGE_WORDS
 _USED, _FIRST_LANE = 15, 16
-_CRITICAL: Final = 2
-_PAGE_BYTES: Final = 4 * (_AREA_AT + _AREAS * _AREA_WORDS)
+_MEMORY_BYTES: Final = 4 * (_GATE_AT + _AREAS * _PAGE_WORDS)
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SWEEP_S: Final = 1.0
 _STALE_SWEEPS: Final = 10
@@ -151,59 +157,66 @@ class _ClientProcess:
         return found
 
 
-class Page:
+class Memory:
     """The memory shared by the processes, as words."""
 
     def __init__(self) -> None:
         self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.file, _PAGE_BYTES)
-        # A process that shrank the page would end all others with SIGBUS.
+        os.ftruncate(self.file, _MEMORY_BYTES)
+        # A process that shrank the memory would end all others with SIGBUS.
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
-        self._memory = mmap.mmap(self.file, _PAGE_BYTES)
-        self._words = memoryview(self._memory).cast("I")
+        self._words = memoryview(mmap.mmap(self.file, _MEMORY_BYTES)).cast("I")
         self._free = deque(range(_AREAS))
         self._seen: dict[int, tuple[int, int]] = {}
+
+    def area(self, number: int) -> memoryview:
+        """Return the words of an area."""
+        return self._words[_AREA_AT + number * _PAGE_WORDS :][:_PAGE_WORDS]
+
+    def gate(self, number: int) -> memoryview:
+        """Return the words of the gate of an area."""
+        return self._words[_GATE_AT + number * _PAGE_WORDS :][:_PAGE_WORDS]
 
     def take(self, critical: bool) -> int | None:
         """Return the least recently used free area, or None if there is none."""
         if not self._free:
             return None
         area = self._free.popleft()
-        at = _AREA_AT + area * _AREA_WORDS
-        self._words[at : at + _AREA_WORDS] = memoryview(bytes(4 * _AREA_WORDS)).cast("I")
-        self._mark(area, critical)
+        for words in (self.area(area), self.gate(area)):
+            words[:] = memoryview(bytes(4 * _PAGE_WORDS)).cast("I")
+        self._mark(area, _CRITICAL if critical else _BEST_EFFORT, True)
         return area
 
     def give_back(self, area: int) -> Counter[str]:
         """Reclaim an area, and return the counts of its launches."""
-        self._mark(area, False)
+        self._mark(area, _CRITICAL, False)
+        self._mark(area, _BEST_EFFORT, False)
         self._free.append(area)
         return self.counts(area)
 
     def counts(self, area: int) -> Counter[str]:
         """Return the number of launches of an area in each category."""
-        at = _AREA_AT + area * _AREA_WORDS
-        return Counter(dict(zip(COUNTS, self._words[at : at + len(COUNTS)], strict=True)))
+        return Counter(dict(zip(COUNTS, self.area(area)[: len(COUNTS)], strict=True)))
 
     def ignore_stale(self) -> None:
         """Ignore announcements that have not ended for many sweeps, as after a kernel's fault."""
-        for area in range(_AREAS):
-            if not self._words[_CRITICAL + area // 32] >> area % 32 & 1:
+        for number in range(_AREAS):
+            if not self._words[_CRITICAL + number // 32] >> number % 32 & 1:
                 continue
-            at = _AREA_AT + area * _AREA_WORDS
-            for lane in range(min(self._words[at + _USED], _LANES)):
-                place = at + _FIRST_LANE + lane * _LANE_WORDS
-                launched, ended, ignored, _ = self._words[place : place + _LANE_WORDS]
+            words = self.area(number)
+            for lane in range(min(words[_USED], _LANES)):
+                at = _FIRST_LANE + lane * _LANE_WORDS
+                launched, ended, ignored = words[at : at + 3]
+                place = number * _PAGE_WORDS + at
                 before, sweeps = self._seen.get(place, (launched, 0))
                 waits = launched not in (ended, ignored) and launched == before
                 self._seen[place] = (launched, sweeps + 1 if waits else 0)
                 if waits and sweeps >= _STALE_SWEEPS:
-                    self._words[place + 2] = launched
+                    words[at + 2] = launched
 
-    def _mark(self, area: int, critical: bool) -> None:
-        bit = 1 << area % 32
-        word = self._words[_CRITICAL + area // 32] & ~bit
-        self._words[_CRITICAL + area // 32] = word | (bit if critical else 0)
+    def _mark(self, area: int, mask: int, joined: bool) -> None:
+        at, bit = mask + area // 32, 1 << area % 32
+        self._words[at] = self._words[at] & ~bit | (bit if joined else 0)
 
 
 class SchedulerServer:
@@ -239,7 +252,7 @@ class SchedulerServer:
     ) -> None:
         self._ptxas, self._bound_s, self._samples = ptxas, bound_s, samples
         self._idle_s, self._unproven = idle_s, unproven
-        self._page = Page()
+        self._memory = Memory()
         self._joined: dict[int, _ClientProcess] = {}
         self._ended: Counter[str] = Counter()
         self._choices: dict[int, FormChoice] = {}
@@ -274,17 +287,17 @@ class SchedulerServer:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop accepting processes, and close the socket and the page."""
+        """Stop accepting processes, and close the socket and the memory."""
         self._end()
         self._listening.close()
-        os.close(self._page.file)
+        os.close(self._memory.file)
 
     def status(self) -> dict[str, Any]:
         """Return the clients, the launches by category, and some of the escapes."""
         with self._lock:
             launches = Counter(self._ended)
             for client in self._joined.values():
-                launches.update(self._page.counts(client.area))
+                launches.update(self._memory.counts(client.area))
             return {
                 "clients": [
                     {"pid": one.pid, "priority": "latency" if one.critical else "best-effort"}
@@ -301,7 +314,7 @@ class SchedulerServer:
     def _sweep(self) -> None:
         while not self._closed.wait(_SWEEP_S):
             with self._lock:
-                self._page.ignore_stale()
+                self._memory.ignore_stale()
                 if self._joined:
                     self._needed_s = time.monotonic()
             if time.monotonic() - self._needed_s > self._idle_s:
@@ -327,12 +340,12 @@ class SchedulerServer:
     def _serve_client(self, connection: socket.socket, request: bytes) -> None:
         version, critical, pid = struct.unpack("=III", request)
         with self._lock:
-            area = self._page.take(bool(critical)) if version == VERSION else None
+            area = self._memory.take(bool(critical)) if version == VERSION else None
             if area is None:
                 return
             client = self._joined[area] = _ClientProcess(pid, bool(critical), area)
         try:
-            socket.send_fds(connection, [struct.pack("=I", area)], [self._page.file])
+            socket.send_fds(connection, [struct.pack("=I", area)], [self._memory.file])
             while True:
                 kind, request = _received(connection)
                 reply = self._reply(client, kind, request)
@@ -341,7 +354,7 @@ class SchedulerServer:
         finally:
             with self._lock:
                 del self._joined[area]
-                self._ended.update(self._page.give_back(area))
+                self._ended.update(self._memory.give_back(area))
 
     def _reply(self, client: _ClientProcess, kind: int, request: bytes) -> bytes | None:
         if kind == _MODULE:

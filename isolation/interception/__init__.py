@@ -21,7 +21,6 @@ from dovetail.instances.errors import DovetailError
 Priority = Literal["latency", "best-effort"]
 
 _HERE: Final = Path(__file__).parent
-_SOURCES: Final = ("driver.h", "process.h", "modules.h", "shim.c")
 _OPTIONS: Final = (
     "-O2",
     "-fno-strict-aliasing",
@@ -68,7 +67,7 @@ def library(folder: Path | None = None) -> Path:
     InterceptionError
         When there is no C compiler, or it fails.
     """
-    sources = [(_HERE / name).read_bytes() for name in _SOURCES]
+    sources = [path.read_bytes() for path in sorted(_HERE.glob("*.[ch]"))]
     name = hashlib.sha256(b"\0".join([*sources, *map(str.encode, _OPTIONS)])).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = folder or Path(cache, "dovetail")

@@ -38,8 +38,11 @@ struct config {
     F(cuKernelSetAttribute, (int, int, Handle, int))                                               \
     F(cuCtxDestroy, (Handle))                                                                      \
     F(cuCtxGetCurrent, (Handle *))                                                                 \
+    F(cuCtxSetCurrent, (Handle))                                                                   \
     F(cuCtxGetDevice, (int *))                                                                     \
     F(cuDevicePrimaryCtxReset, (int))                                                              \
+    F(cuDevicePrimaryCtxRelease, (int))                                                            \
+    F(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                        \
     F(cuDeviceGetAttribute, (int *, int, int))                                                     \
     F(cuMemAlloc, (Address *, size_t))                                                             \
     F(cuMemFree, (Address))                                                                        \
@@ -54,8 +57,14 @@ struct config {
     F(cuMemGetAddressRange, (Address *, size_t *, Address))                                        \
     F(cuPointerGetAttribute, (void *, int, Address))                                               \
     F(cuStreamWriteValue32, (Handle, Address, uint32_t, unsigned))                                 \
+    F(cuStreamWaitValue32, (Handle, Address, uint32_t, unsigned))                                  \
+    F(cuStreamCreate, (Handle *, unsigned))                                                        \
     F(cuStreamQuery, (Handle))                                                                     \
     F(cuStreamIsCapturing, (Handle, int *))                                                        \
+    F(cuEventCreate, (Handle *, unsigned))                                                         \
+    F(cuEventRecord, (Handle, Handle))                                                             \
+    F(cuEventQuery, (Handle))                                                                      \
+    F(cuEventElapsedTime, (float *, Handle, Handle))                                               \
     F(cuThreadExchangeStreamCaptureMode, (int *))
 
 static struct {

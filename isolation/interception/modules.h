@@ -3,18 +3,28 @@
 #include "process.h"
 
 #define MODULE_REPLY_S 300.0
+#define MOST_SHAPES 256
 
+struct form {
+    uint32_t kind, size, chunk, final; /* kind: 0 whole, 1 slices, 2 workers */
+};
+
+/* What is known of launches with the same sizes. */
 struct shape {
     unsigned grid[3], block[3], shared;
-    uint32_t kind, size, chunk, final; /* chunk: blocks that a worker takes at a time */
+    struct form form;
+    int unasked, pending;   /* whether the scheduler is to be asked; whether a part is being timed */
+    unsigned samples;       /* how many parts were timed in this form, ... */
+    _Atomic float seconds;  /* ... and the least of their times, 0 if there is none */
     struct shape *next;
 };
 struct kernel {
     struct module *module; /* NULL if nothing is known */
+    Handle owner;          /* the module or library of a kernel of which nothing is known */
     uint32_t number, parameters, forms, checked; /* forms and checked: bits by kind, less one */
     uint64_t pointers;                           /* parameters that may be pointers, as bits */
     unsigned late, shapes_known, shared[3];
-    Handle of_form[3]; /* by kind: 1 slices, 2 workers */
+    Handle of_form[3]; /* by kind */
     struct shape *shapes;
     char *name;
 };
@@ -33,12 +43,7 @@ struct map {
 };
 static struct map functions, modules;
 
-/* The best-effort launch before: its lane, -1 if it is not to be waited for. */
-static struct {
-    int lane;
-    Handle stream;
-    struct kernel *kernel;
-} last = {.lane = -1};
+static pthread_mutex_t shaping = PTHREAD_MUTEX_INITIALIZER; /* of all shapes */
 
 static struct entry *place(const struct map *map, Handle key) {
     size_t at = (size_t)((uintptr_t)key * 0x9E3779B97F4A7C15u >> 16) & (map->size - 1);
@@ -67,28 +72,6 @@ static void put(struct map *map, Handle key, void *value) {
     map->used += !entry->key;
     *entry = (struct entry){key, value};
     pthread_mutex_unlock(&tables);
-}
-
-static void forget(struct module *module) {
-    if (!module) return;
-    pthread_mutex_lock(&turn);
-    pthread_mutex_lock(&tables);
-    for (size_t k = 0; k < functions.size; k++) {
-        struct kernel *of = functions.entries[k].value;
-        if (of && of->module == module) functions.entries[k].value = NULL;
-    }
-    for (size_t k = 0; k < modules.size; k++)
-        if (modules.entries[k].value == module) modules.entries[k].value = NULL;
-    pthread_mutex_unlock(&tables);
-    if (last.lane >= 0 && last.kernel->module == module) last.lane = -1;
-    pthread_mutex_unlock(&turn);
-    driver.cuLibraryUnload(module->forms);
-    for (uint32_t k = 0; k < module->count; k++) {
-        for (struct shape *s = module->kernels[k].shapes, *next; s; s = next) next = s->next, free(s);
-        free(module->kernels[k].name);
-    }
-    free(module->kernels);
-    free(module);
 }
 
 /* Return the bytes of an image that the scheduler can find PTX for: a text, a container that has
@@ -164,6 +147,12 @@ static void loaded(Handle handle, const void *image) {
     put(&modules, handle, module);
 }
 
+static struct kernel *new_kernel(Handle function, Handle owner) {
+    struct kernel *made = calloc(1, sizeof *made);
+    if (made) made->owner = owner, put(&functions, function, made);
+    return made;
+}
+
 static void got(Handle function, Handle owner, const char *name) {
     struct module *module = get(&modules, owner);
     for (uint32_t k = 0; module && k < module->count; k++)
@@ -171,5 +160,42 @@ static void got(Handle function, Handle owner, const char *name) {
             put(&functions, function, &module->kernels[k]);
             return;
         }
-    if (get(&functions, function)) put(&functions, function, NULL);
+    struct kernel *before = get(&functions, function);
+    if (self.joined > 0 && !self.critical && (!before || before->module || before->owner != owner))
+        new_kernel(function, owner);
+}
+
+/* Return how launches with some sizes are made; NULL if there are too many. */
+static struct shape *shape_of(struct kernel *k, const struct config *c) {
+    struct shape *s = k->shapes;
+    while (s && (memcmp(s->grid, c->grid, sizeof s->grid + sizeof s->block) || s->shared != c->shared)) s = s->next;
+    if (s || k->shapes_known == MOST_SHAPES || !(s = calloc(1, sizeof *s))) return s;
+    memcpy(s->grid, c->grid, sizeof s->grid + sizeof s->block);
+    s->shared = c->shared;
+    s->unasked = 1;
+    s->next = k->shapes, k->shapes = s, k->shapes_known++;
+    return s;
+}
+
+static int is_form(const struct form *a, const struct form *b) {
+    return a->kind == b->kind && a->size == b->size && a->chunk == b->chunk;
+}
+
+static void set_form(struct shape *s, struct form form) {
+    if (!is_form(&form, &s->form)) s->samples = 0, s->seconds = 0;
+    s->form = form;
+}
+
+/* Ask the scheduler for the form of a kernel. */
+static void ask_form(const struct kernel *k, struct shape *s) {
+    uint32_t size, head[12] = {k->module->id, k->number, s->grid[0], s->grid[1], s->grid[2], s->block[0], s->block[1],
+                               s->block[2], s->shared, (uint32_t)self.most_shared, (uint32_t)self.sms, 0};
+    char *reply;
+    if (!ask(FORM, head, sizeof head, NULL, 0, &reply, &size, REPLY_S)) return;
+    const char *at = reply;
+    struct form form = {word(&at), 0, 0, 0};
+    form.size = word(&at), form.chunk = word(&at), form.final = word(&at);
+    free(reply);
+    set_form(s, form);
+    s->unasked = 0;
 }

@@ -1,4 +1,4 @@
-/* What a process shares with the scheduler of its GPU: a socket and a page, as in server.py. */
+/* What a process shares with the scheduler of its GPU: a socket and memory, as in server.py. */
 #pragma once
 #include "driver.h"
 #include <errno.h>
@@ -13,41 +13,59 @@
 #include <time.h>
 #include <unistd.h>
 
-#define VERSION 2
+#define VERSION 3
 #define LANES 60
 #define AREAS 64
+#define PAIRS 64
+#define PAGE 4096
 #define REPLY_S 5.0
 
-/* The page. */
+/* The memory: a header, which the scheduler writes; an area for each process, written by its owner
+ * and its owner's GPU (and the scheduler: `ignored`); a gate for each, written by its owner and by
+ * latency-critical processes. */
 
-struct lane {
-    atomic_uint launched, ended, ignored, counter;
+struct header {
+    _Atomic uint64_t critical, best_effort; /* areas, as bits */
+    char rest[PAGE - 16];
 };
-enum count { ISOLATED, WHOLE, NO_PTX, REFUSED, ATTRIBUTES, COOPERATIVE, GRAPH, CAPTURED, BUFFER, CONTEXT, LATE, PREEMPTED, ANNOUNCED, UNANNOUNCED };
+struct lane {
+    atomic_uint launched, ended, ignored, unused; /* numbers of launches; equal when none is there */
+};
+enum count { ISOLATED, WHOLE, NO_PTX, REFUSED, ATTRIBUTES, COOPERATIVE, GRAPH, CAPTURED, BUFFER, CONTEXT, LATE, PREEMPTED, ANNOUNCED, UNANNOUNCED, ALONE };
 struct area {
     atomic_uint counts[15], lanes_used;
     struct lane lanes[LANES];
+    atomic_uint taken[PAIRS]; /* blocks that workers had taken at the end of a launch (times.h) */
+    char rest[PAGE - 64 - 16 * LANES - 4 * PAIRS];
 };
-struct page {
-    atomic_uint stop, never;
-    _Atomic uint64_t critical;
-    char rest[4080];
+struct gate {
+    atomic_uint level;    /* kernels that wait for a number up to it begin; 0: none */
+    atomic_uint sleepers; /* threads of the owner that sleep until it changes */
+    char rest[PAGE - 8];
+};
+struct memory {
+    struct header header;
     struct area areas[AREAS];
+    struct gate gates[AREAS];
 };
 
 /* This process. */
 
 static struct {
     atomic_int joined; /* 0: not tried; 1: yes; -1: launches are left alone */
-    atomic_int ready; /* whether the GPU knows the page */
-    int socket, critical, device, sms, most_shared, target;
-    struct page *page;
+    atomic_int ready;  /* whether the GPU knows the memory */
+    int socket, critical, device, sms, most_shared;
+    struct memory *memory;
     struct area *area;
-    Address at, counters; /* the page and the counters as the GPU sees them */
+    struct gate *gate;
+    Address at; /* of the memory as the GPU sees it */
     Handle context;
 } self = {.socket = -1};
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER, talking = PTHREAD_MUTEX_INITIALIZER,
-                       tables = PTHREAD_MUTEX_INITIALIZER, turn = PTHREAD_MUTEX_INITIALIZER;
+                       tables = PTHREAD_MUTEX_INITIALIZER;
+
+/* Return where the GPU sees a word of the memory. */
+static Address seen(const void *word) { return self.at + (Address)((const char *)word - (const char *)self.memory); }
 
 static void count(enum count what) { atomic_fetch_add_explicit(&self.area->counts[what], 1, memory_order_relaxed); }
 
@@ -57,6 +75,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Leave launches alone from now on; the guard opens the gate for good. */
 static void leave(const char *why) {
     if (atomic_exchange(&self.joined, -1) >= 0)
         fprintf(stderr, "dovetail: kernels of process %d are not isolated: %s\n", (int)getpid(), why);
@@ -94,7 +113,7 @@ static int alive(void) {
 }
 
 enum { HELLO = 1, MODULE, FORM, MEASURED, FAILED = 6 };
-struct header {
+struct message {
     uint32_t kind, size;
 };
 
@@ -106,7 +125,7 @@ static int hello(const char *path, uint32_t critical) {
     self.socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(self.socket, SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
     struct {
-        struct header header;
+        struct message message;
         uint32_t version, critical, pid;
     } request = {{HELLO, 12}, VERSION, critical, (uint32_t)getpid()};
     if (connect(self.socket, (struct sockaddr *)&address, sizeof address) || !send_all(&request, sizeof request)) return 0;
@@ -123,10 +142,10 @@ static int hello(const char *path, uint32_t critical) {
     if (!first || first->cmsg_type != SCM_RIGHTS || area >= AREAS) return 0;
     int file;
     memcpy(&file, CMSG_DATA(first), sizeof file);
-    self.page = mmap(NULL, sizeof *self.page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    self.memory = mmap(NULL, sizeof *self.memory, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
-    if (self.page == MAP_FAILED) return 0;
-    self.area = &self.page->areas[area];
+    if (self.memory == MAP_FAILED) return 0;
+    self.area = &self.memory->areas[area], self.gate = &self.memory->gates[area];
     self.critical = (int)critical;
     return 1;
 }
@@ -153,7 +172,7 @@ static int governed(void) {
 /* Send a request, and take the reply if one is expected: its caller frees it. */
 static int ask(uint32_t kind, const void *head, uint32_t head_size, const void *body, size_t body_size, char **reply,
                uint32_t *size, double within_s) {
-    struct header header = {kind, (uint32_t)(head_size + body_size)};
+    struct message header = {kind, (uint32_t)(head_size + body_size)};
     pthread_mutex_lock(&talking);
     int well = self.joined > 0 && send_all(&header, sizeof header) && send_all(head, head_size) &&
                send_all(body, body_size);

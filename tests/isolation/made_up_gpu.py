@@ -1,8 +1,9 @@
-"""A made-up GPU and its driver: launched kernels run in the interpreter, in a thread.
+"""A made-up GPU and its driver: launched kernels run in the interpreter, in a thread a stream.
 
 ``install`` loads a made-up ``libcuda.so.1`` and registers the functions of ``MadeUpGpu`` there, so
 that the process finds them as it would find those of NVIDIA's driver. Streams run their operations
-in order and concurrently with each other; the program's own thread goes on meanwhile.
+in order and concurrently with each other; the program's own thread goes on meanwhile. Events have
+times of a made-up clock, on which each block of a kernel takes ``block_us``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import functools
 import inspect
 import itertools
+import math
 import os
 import random
 import struct
@@ -23,7 +25,8 @@ from dovetail.isolation.images import ptx_of
 from dovetail.isolation.ptx import parse
 from tests.isolation.interpreter import InterpreterError, Kernel, launch
 
-INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 500, 600, 700
+INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 1, 2, 500
+NOT_READY, ILLEGAL_ADDRESS, NOT_SUPPORTED = 600, 700, 801
 ATTRIBUTES = {16: 3, 75: 9, 76: 0, 97: 65536}
 CONTEXT = 0x1000
 _SIZE = 1 << 20
@@ -81,7 +84,7 @@ class Memory:
 
 
 class MadeUpGpu:
-    """The driver's functions, and the thread that runs the operations they enqueue."""
+    """The driver's functions, and the threads that run the operations they enqueue."""
 
     def __init__(self, seed: int) -> None:
         self.kept: list[object] = []
@@ -90,8 +93,9 @@ class MadeUpGpu:
         self.loaded: dict[int, dict[str, Kernel]] = {}
         self.launches: list[str] = []
         # What a test may want of it: memory mapped in pieces, bytes that others use, copies on the
-        # GPU that fail, or do not end.
-        self.in_pieces = self.copies_fail = self.copies_wait = False
+        # GPU that fail, or do not end, waits that fail, and the time of a block.
+        self.in_pieces = self.copies_fail = self.copies_wait = self.waits_fail = False
+        self.block_us = 20.0
         self.used_by_others = 0
         self._kernels: dict[int, Kernel] = {}
         self._most_dynamic: dict[int, int] = {}
@@ -99,10 +103,12 @@ class MadeUpGpu:
         self._handles = itertools.count(0x10000, 16)
         self._top = _FIRST
         self._streams: dict[int, deque] = {}
+        self._running: list[threading.Thread] = []
         self._rng = random.Random(seed)
         self._change = threading.Condition()
         self._error = 0
-        threading.Thread(target=self._run, daemon=True).start()
+        self._clock_us = 0.0
+        self._events: dict[int, float | None] = {}
 
     def guarded(self, method):
         @functools.wraps(method)
@@ -124,29 +130,35 @@ class MadeUpGpu:
 
     # The GPU.
 
-    def _run(self) -> None:
+    def _run(self, queue: deque) -> None:
         while True:
             with self._change:
-                ready = [queue for queue in self._streams.values() if queue]
-                while not ready:
+                while not queue:
                     self._change.wait()
-                    ready = [queue for queue in self._streams.values() if queue]
-                queue = self._rng.choice(ready)
+                operation = queue[0]
             try:
-                done = queue[0]()
+                done = operation()
             except InterpreterError:
                 done, self._error = None, ILLEGAL_ADDRESS
             with self._change:
                 if self._error:
-                    self._streams.clear()
-                elif done is not False:
+                    self._clear()
+                elif done is not False and queue and queue[0] is operation:
                     queue.popleft()
                 self._change.notify_all()
                 if done is False:
-                    self._change.wait(0.001)
+                    self._change.wait(0.0005)
+
+    def _clear(self) -> None:
+        for queue in self._streams.values():
+            queue.clear()
 
     def _enqueue(self, stream: int, operation) -> None:
-        self._streams.setdefault(stream or 1, deque()).append(operation)
+        queue = self._streams.setdefault(stream or 1, deque())
+        if len(self._running) < len(self._streams):
+            self._running.append(threading.Thread(target=self._run, args=(queue,), daemon=True))
+            self._running[-1].start()
+        queue.append(operation)
         self._change.notify_all()
 
     def _wait(self, streams) -> int:
@@ -162,14 +174,23 @@ class MadeUpGpu:
     def cuCtxGetCurrent(self, to):
         _put(to, CONTEXT)
 
+    def cuCtxSetCurrent(self, context):
+        pass
+
     def cuCtxGetDevice(self, to):
         _put(to, 0, "i")
 
     def cuCtxDestroy(self, context):
         pass
 
+    def cuDevicePrimaryCtxRelease(self, device):
+        pass
+
+    def cuDevicePrimaryCtxGetState(self, device, flags, active):
+        _put(active, 1, "i")
+
     def cuDevicePrimaryCtxReset(self, device):
-        self._streams.clear()
+        self._clear()
         self.allocated.clear()
         self.memory.mapped.clear()
 
@@ -177,12 +198,22 @@ class MadeUpGpu:
         _put(to, ATTRIBUTES[attribute & 0xFFFFFFFF], "i")
 
     def cuMemAlloc(self, to, size):
-        if self._top + size > _SIZE:
+        # Once the end is reached, what was freed is used again.
+        ends = (at + -(-held // 256) * 256 for at, held in self.allocated.items() if at < _SIZE)
+        found = next((at for at in (self._top, _FIRST, *ends) if self._is_free(at, size)), None)
+        if found is None:
             return OUT_OF_MEMORY
+        self._top = found
         self.allocated[self._top] = size
         _put(to, self._top)
         self._top += -(-size // 256) * 256
         return 0
+
+    def _is_free(self, at, size):
+        spans = self.allocated.items()
+        return at + size <= _SIZE and not any(
+            start < at + size and at < start + held for start, held in spans
+        )
 
     def cuMemFree(self, at):
         del self.allocated[at]
@@ -277,9 +308,34 @@ class MadeUpGpu:
         self._enqueue(stream, write)
 
     def cuStreamWaitValue32(self, stream, at, value, flags):
-        """Waits until a word has a value; flags are not looked at."""
-        data = struct.pack("=I", value & 0xFFFFFFFF)
-        self._enqueue(stream, lambda: self.memory[at : at + 4] == data)
+        """Waits until a word is at least a value; flags are not looked at."""
+        if self.waits_fail:
+            return NOT_SUPPORTED
+        least = value & 0xFFFFFFFF
+        self._enqueue(stream, lambda: int.from_bytes(self.memory[at : at + 4], "little") >= least)
+        return 0
+
+    def cuStreamCreate(self, to, flags):
+        _put(to, next(self._handles))
+
+    def cuEventCreate(self, to, flags):
+        event = next(self._handles)
+        self._events[event] = None
+        _put(to, event)
+
+    def cuEventRecord(self, event, stream):
+        self._events[event] = None
+
+        def record():
+            self._events[event] = self._clock_us
+
+        self._enqueue(stream, record)
+
+    def cuEventQuery(self, event):
+        return NOT_READY if self._events[event] is None else 0
+
+    def cuEventElapsedTime(self, to, since, until):
+        _put(to, (self._events[until] - self._events[since]) / 1000, "f")
 
     def cuStreamQuery(self, stream):
         return NOT_READY if self._streams.get(stream or 1) else 0
@@ -383,6 +439,7 @@ class MadeUpGpu:
                 dynamic_shared=shared & 0xFFFFFFFF,
                 in_order=True,
             )
+            self._clock_us += self.block_us * math.prod(grid)
 
         self._enqueue(stream, run)
         return 0

@@ -1,14 +1,17 @@
 """Intercepted launches of real processes: their results stay the same in every case.
 
 The driver and the GPU are made up (``made_up_gpu``): kernels run in the interpreter. The library,
-the scheduler and its socket, the shared page and the processes are real.
+the scheduler and its socket, the shared memory and the processes are real.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import json
+import mmap
 import os
 import pickle
+import platform
 import random
 import shutil
 import signal
@@ -37,7 +40,7 @@ from dovetail.isolation.server import (
     _OUTCOMES,
     COUNTS,
     VERSION,
-    Page,
+    Memory,
     SchedulerServer,
     status,
 )
@@ -57,6 +60,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
 ]
 
+_FUTEX = 202 if platform.machine() == "x86_64" else 98
 QUICK = ("three_dimensions", "update_in_place", "every_other_thread_returns", "histogram")
 
 
@@ -129,18 +133,48 @@ def client(start, place):
     return begin
 
 
-def _idle_critical(path):
-    """Join a scheduler as a latency-critical process that launches nothing."""
+def _joined_critical(path):
+    """Join a scheduler as a latency-critical process; return its socket, and its area in words."""
     joined = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     joined.connect(str(path))
     joined.sendall(struct.pack("=5I", 1, 12, VERSION, 1, os.getpid()))
-    _, (page,), _, _ = socket.recv_fds(joined, 4, 1)
-    os.close(page)
-    return joined
+    area, (file,), _, _ = socket.recv_fds(joined, 4, 1)
+    words = memoryview(mmap.mmap(file, 0)).cast("I")
+    os.close(file)
+    return joined, words[1024 * (1 + int.from_bytes(area, sys.byteorder)) :][:1024]
+
+
+def _idle_critical(path):
+    """Join a scheduler as a latency-critical process that launches nothing."""
+    return _joined_critical(path)[0]
+
+
+class Announcer:
+    """A latency-critical process as the others see it, whose launches the test makes and ends."""
+
+    def __init__(self, server):
+        self._memory = server._memory
+        self.area = self._memory.take(critical=True)
+        self._words = self._memory.area(self.area)
+        self._words[15] = 1
+
+    def launch(self):
+        """Count a launch and close all gates, as ``close_gates`` in ``guard.h``."""
+        self._words[16] += 1
+        best_effort = self._memory._words[2] | self._memory._words[3] << 32
+        for number in range(64):
+            if best_effort >> number & 1:
+                gate = self._memory.gate(number)
+                gate[0] = 0
+                place = ctypes.c_uint32.from_buffer(gate)
+                ctypes.CDLL(None).syscall(_FUTEX, ctypes.byref(place), 1, 64, None, None, 0)
+
+    def end(self):
+        self._words[17] = self._words[16]
 
 
 def _done(process):
-    out, errors = process.communicate(timeout=300)
+    out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, errors
     return json.loads(out), errors
 
@@ -316,7 +350,7 @@ class TestOneClient:
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
         ran = start("-m", "tests.isolation.made_up_programs", "late_copies", str(file))
-        out, errors = ran.communicate(timeout=300)
+        out, errors = ran.communicate(timeout=LIMIT_S)
         assert (ran.returncode, out.strip()) == (0, "right"), errors
         assert server.status()["launches"]["isolated"] == 0
 
@@ -363,7 +397,7 @@ class TestOneClient:
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
         ran = start("-m", "tests.isolation.made_up_programs", way, str(file))
-        out, errors = ran.communicate(timeout=300)
+        out, errors = ran.communicate(timeout=LIMIT_S)
         assert (ran.returncode, out.strip()) == (0, "right"), errors
         launches = server.status()["launches"]
         # On a busy machine others may be late, too.
@@ -387,50 +421,35 @@ class TestTwoClients:
     def test_latency_critical_launches_are_announced(self, serve, client):
         server = serve(critical=False)
         assert _done(client(Work((_task("update_in_place"),), 5), "latency"))[0]["wrong"] == []
-        words, at = server._page._words, 1024
-        stop, (launched, ended) = words[0], words[at + 16 : at + 18]
-        assert (stop, launched, ended) == (1, 5, 5)
+        assert [*server._memory.area(0)[16:18]] == [5, 5]
 
     def test_workers_give_way_and_go_on(self, serve, client):
         server = serve(forms=("workers",), sizes=(1, 2))
-        words, at = server._page._words, 1024 + 256 * server._page.take(critical=True)
-        words[at + 15] = 1
+        announcer = Announcer(server)
         other = client(Work(tuple(map(_task, ("tiled_product", "block_scan"))), 6))
         while other.poll() is None:
-            # A launch is counted, the flag goes up, and after a while it has ended.
-            words[at + 16] += 1
-            words[0] = 1
+            announcer.launch()
             time.sleep(0.01)
-            words[at + 17] = words[at + 16]
+            announcer.end()
             time.sleep(0.02)
         assert _done(other)[0]["wrong"] == []
         assert server.status()["launches"]["preempted"] > 0
 
-    def test_best_effort_waits_while_a_launch_is_announced(self, serve, client, place):
+    @pytest.mark.parametrize("ends", ["the launch", "the process"])
+    def test_best_effort_waits_while_a_launch_is_announced(self, serve, client, ends):
         server = serve(critical=False)
-        area = server._page.take(critical=True)
-        words, at = server._page._words, 1024 + 256 * area
-        words[at + 15], words[at + 16] = 1, 1
+        announcer = Announcer(server)
+        announcer.launch()
         waiting = client(Work((_task("update_in_place"),), 2))
-        wait_until(lambda: server.status()["clients"], "the client has joined")
+        wait_until(lambda: server.status()["launches"]["whole"], "a launch is put into its stream")
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.communicate(timeout=1)
-        assert server.status()["launches"]["isolated"] == 0
-        # The GPU says that the launch has ended.
-        words[at + 17] = 1
+        if ends == "the launch":
+            announcer.end()
+        else:
+            server._memory.give_back(announcer.area)
         done, _ = _done(waiting)
         assert done["wrong"] == []
-
-    def test_what_is_waited_for_no_longer_is_not_stopped(self, serve, start, place):
-        words = serve(forms=("workers",))._page._words
-        file = place / "task"
-        file.write_bytes(pickle.dumps(_task("update_in_place")))
-        ran = start("-m", "tests.isolation.made_up_programs", "waiting", str(file))
-        while ran.poll() is None:
-            words[0] = 1
-            time.sleep(0.005)
-        out, errors = ran.communicate()
-        assert (ran.returncode, out.strip()) == (0, "right"), errors
 
     def test_what_a_dead_client_announced_is_forgotten(self, serve, client, place):
         server = serve(critical=False)
@@ -446,7 +465,7 @@ class TestTwoClients:
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
         ran = start("-m", "tests.isolation.made_up_programs", "forking", str(file))
-        out, errors = ran.communicate(timeout=300)
+        out, errors = ran.communicate(timeout=LIMIT_S)
         assert (ran.returncode, out.strip()) == (0, "right"), errors
         wait_until(lambda: len(server.status()["clients"]) == 1, "the area is taken back")
         assert server.status()["launches"]["isolated"] + server.status()["launches"]["whole"] == 1
@@ -474,6 +493,39 @@ class TestItFailsOpen:
         assert done["wrong"] == []
         assert "are not isolated: the scheduler" in errors
 
+    @pytest.mark.parametrize(
+        "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
+    )
+    def test_a_closed_gate_opens_when_the_scheduler_ends(self, client, start, place, number):
+        """One that hangs is seen when it ought to have ignored the launch."""
+        scheduler = start("-m", "dovetail.isolation.server", str(place / "socket"))
+        wait_until(lambda: answers(place / "socket"), "the scheduler answers")
+        joined, words = _joined_critical(place / "socket")
+        with joined:
+            words[15] = words[16] = 1
+            call = "cuLaunchCooperativeKernel"
+            waiting = client(Work((_task("update_in_place"),), 2, call=call))
+            wait_until(
+                lambda: status(place / "socket")["launches"]["cooperative"],
+                "a launch is put into its stream",
+            )
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.communicate(timeout=1)
+            scheduler.send_signal(number)
+            done, errors = _done(waiting)
+        assert done["wrong"] == []
+        assert "are not isolated: the scheduler" in errors
+
+    def test_a_gpu_that_cannot_wait(self, serve, client):
+        server = serve()
+        work = Work((_task("update_in_place"),), 5, gpu=(("waits_fail", True),))
+        running = client(replace(work, pause_s=0.3))
+        wait_until(lambda: server.status()["launches"]["left alone"], "launches are left alone")
+        done, errors = _done(running)
+        assert (done["wrong"], done["launches"]) == ([], {"k": 5})
+        assert errors.count("are not isolated: the GPU cannot wait") == errors.count("\n") == 1
+        assert server.status()["launches"]["left alone"] == 4
+
     def test_another_version(self, client, place):
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(place / "socket"))
@@ -489,7 +541,7 @@ class TestItFailsOpen:
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
         ran = start("-m", "tests.isolation.made_up_programs", "escapes", str(file))
-        out, errors = ran.communicate(timeout=300)
+        out, errors = ran.communicate(timeout=LIMIT_S)
         assert (ran.returncode, out.strip()) == (0, "right"), errors
         launches = server.status()["launches"]
         names = ("cooperative", "graph", "launch attributes", "arguments in a buffer", "no PTX")
@@ -513,7 +565,7 @@ class TestHostileClients:
                 fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
             # A word that all processes read is where it was.
             os.close(page)
-            server._page.ignore_stale()
+            server._memory.ignore_stale()
             assert len(server.status()["clients"]) == 1
 
     def test_the_status_is_short(self, serve, place):
@@ -700,29 +752,37 @@ class TestBuilding:
         assert int(out) == 1000000 + os.getpid(), errors
 
 
-class TestPage:
+class TestMemory:
     def test_areas_are_taken_in_turn(self):
-        page = Page()
-        first = page.take(critical=True)
-        page.give_back(first)
-        assert [page.take(critical=False) for _ in range(63)] == [*range(1, 64)]
-        assert page.take(critical=False) == first
-        assert page.take(critical=False) is None
+        memory = Memory()
+        first = memory.take(critical=True)
+        memory.give_back(first)
+        assert [memory.take(critical=False) for _ in range(63)] == [*range(1, 64)]
+        assert memory.take(critical=False) == first
+        assert memory.take(critical=False) is None
+
+    def test_who_has_joined_is_in_the_header(self):
+        memory = Memory()
+        taken = [memory.take(critical=number % 3 == 0) for number in range(40)]
+        header = [*memory._words[:4]]
+        assert header[0] | header[1] << 32 == sum(1 << area for area in taken if area % 3 == 0)
+        assert header[2] | header[3] << 32 == sum(1 << area for area in taken if area % 3)
+        for area in taken:
+            memory.give_back(area)
+        assert [*memory._words[:4]] == [0, 0, 0, 0]
 
     def test_announcements_that_never_end_are_ignored(self):
-        page = Page()
-        area = page.take(critical=True)
-        at = 1024 + 256 * area
-        page._words[at + 15] = 2
-        page._words[at + 16], page._words[at + 20] = 5, 7
+        memory = Memory()
+        words = memory.area(memory.take(critical=True))
+        words[15] = 2
+        words[16], words[20] = 5, 7
         for _ in range(20):
-            page._words[at + 20] += 1
-            page.ignore_stale()
-        assert page._words[at + 18] == 5
-        assert page._words[at + 22] == 0
+            words[20] += 1
+            memory.ignore_stale()
+        assert words[18] == 5
+        assert words[22] == 0
 
     def test_counts_have_the_order_of_the_source(self):
         source = Path(sys.modules[library.__module__].__file__).with_name("process.h").read_text()
         names = source.partition("enum count {")[2].partition("}")[0]
-        assert len(names.split(",")) == len(COUNTS)
-        assert struct.calcsize("=14I") <= 4 * 15
+        assert len(names.split(",")) == len(COUNTS) == 15

@@ -1,0 +1,119 @@
+/* The guard of the gate: a thread of each best-effort process.
+ *
+ * A latency-critical process counts its launch and then closes all gates; the guard opens its gate
+ * and then looks whether a launch is there. All of this is sequentially consistent: either the guard
+ * sees the launch, or the launch closes the gate after it was opened. The guard never calls the
+ * driver, in which another thread may wait for the gate to open. When the process leaves the
+ * scheduler it keeps the gate open for good. */
+#pragma once
+#include "process.h"
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#define TOP 24           /* the level that lets all kernels begin */
+#define SPIN_S 1e-3      /* after so long a closed gate is looked at less often */
+#define LOOK_S 1e-3      /* between looks for the scheduler while the gate is closed */
+#define DOZE_S 1.0       /* ... while it is open */
+#define HUNG_S 20.0      /* a scheduler that is well ignores a launch that does not end sooner */
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void nap(double seconds) {
+    struct timespec t = {.tv_nsec = (long)(1e9 * seconds)};
+    nanosleep(&t, NULL);
+}
+
+/* Sleep while the gate is at a level, at most for a time. */
+static void doze(unsigned level, double seconds) {
+    struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    self.gate->sleepers++;
+    syscall(SYS_futex, &self.gate->level, FUTEX_WAIT, level, &t, NULL, 0);
+    self.gate->sleepers--;
+}
+
+static void wake(struct gate *gate) {
+    if (gate->sleepers) syscall(SYS_futex, &gate->level, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Close the gates of all best-effort processes. The caller has counted its launch. */
+static void close_gates(void) {
+    for (uint64_t left = self.memory->header.best_effort; left; left &= left - 1) {
+        struct gate *gate = &self.memory->gates[__builtin_ctzll(left)];
+        if (gate->level && atomic_exchange(&gate->level, 0)) wake(gate);
+    }
+}
+
+/* Return whether a latency-critical launch is there, and how many there were. */
+static int critical_runs(unsigned *launches) {
+    int runs = 0;
+    *launches = 0;
+    for (uint64_t left = self.memory->header.critical; left; left &= left - 1) {
+        const struct area *area = &self.memory->areas[__builtin_ctzll(left)];
+        for (unsigned k = 0; k < area->lanes_used && k < LANES; k++) {
+            unsigned launched = area->lanes[k].launched;
+            runs |= launched != area->lanes[k].ended && launched != area->lanes[k].ignored;
+            *launches += launched;
+        }
+    }
+    return runs;
+}
+
+/* A thread of the library takes no signals of the job, and wakes on time. */
+static void begin_thread(const char *name) {
+    prctl(PR_SET_NAME, name, 0, 0, 0);
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+}
+
+static int start_thread(void *(*work)(void *)) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int started = !pthread_create(&thread, NULL, work, NULL) && !pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static void raise_level(unsigned level) {
+    if (self.gate->level == level) return;
+    self.gate->level = level;
+}
+
+static void *guard(void *nothing) {
+    double closed_since = now(), looked = 0, changed = now();
+    unsigned launches, before = 0;
+    begin_thread("dovetail-guard");
+    while (self.joined > 0) {
+        int runs = critical_runs(&launches);
+        double t = now();
+        if (launches != before || !runs) changed = t, before = launches;
+        if (t - looked > LOOK_S) {
+            looked = t;
+            if (!alive()) break;
+            if (t - changed > HUNG_S) leave("the scheduler hangs");
+        }
+        if (!runs) {
+            raise_level(TOP);
+            runs = critical_runs(&launches);
+            if (!runs) wake(self.gate), doze(TOP, DOZE_S);
+            closed_since = now();
+        }
+        if (!runs) continue;
+        if (self.gate->level) self.gate->level = 0;
+        if (t - closed_since < SPIN_S)
+            relax();
+        else
+            nap(5e-6);
+    }
+    for (;; doze(TOP, DOZE_S)) raise_level(TOP), wake(self.gate);
+    return nothing;
+}
