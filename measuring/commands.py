@@ -72,7 +72,7 @@ from dovetail.measuring.workloads import BUILT_IN, WORKER
 from dovetail.toolkit.commands import INTERRUPTED
 from dovetail.toolkit.files import instance_named, print_either
 from dovetail.toolkit.tables import plain_table
-from dovetail.toolkit.wording import lasting, number
+from dovetail.toolkit.wording import figure, lasting, number
 
 TIME_UP: Final = 3
 """Exit status if the time did not suffice for all experiments."""
@@ -423,8 +423,13 @@ def _line(result: ExperimentResult) -> str:
     rates = " + ".join(f"{pace.iterations_s:.4g}/s" for pace in result.paces)
     errors = max(pace.relative_error for pace in result.paces)
     power = "" if result.power_w is None else f", {result.power_w:.0f} W"
+    tails = "".join(
+        f", p99 {figure(pace.p99_s * 1000, 3)} ms"
+        for pace in result.paces
+        if pace.p99_s is not None
+    )
     disturbed = ", disturbed" if result.disturbed_by else ""
-    took = f"in {result.window_s:.1f} s{power}{disturbed}{_kernels_text(result)}"
+    took = f"in {result.window_s:.1f} s{power}{tails}{disturbed}{_kernels_text(result)}"
     return f"{result.key}: {rates} (+-{errors:.1%}) {took}"
 
 

@@ -14,6 +14,7 @@ from dovetail.instances._record import (
     IDLE,
     AnyShare,
     Count,
+    FrozenMapping,
     Name,
     NonNegative,
     Positive,
@@ -182,7 +183,8 @@ class Summary(Record):
     """All findings of a campaign.
 
     ``windows`` is the number of sound windows, ``unstable`` the number of these that reached their
-    greatest length with a standard error above ``relative_error``. ``others_busy`` is the mean
+    greatest length with a standard error above ``relative_error``. ``escapes`` is the number of
+    kernels that could not be isolated, or not in some form, by reason. ``others_busy`` is the mean
     fraction of the device's time that other programs used, if known (on a processor core).
     """
 
@@ -198,6 +200,7 @@ class Summary(Record):
     kernels: tuple[WorkloadKernels, ...] = ()
     together: tuple[TogetherSummary, ...]
     requests: tuple[RequestsSummary, ...] = ()
+    escapes: FrozenMapping[str, Count] = Field({})
     sharing: tuple[SharingSummary, ...]
     tails: tuple[Tail, ...]
     left_out: tuple[LeftOut, ...]
@@ -228,6 +231,7 @@ def summary(contents: Contents) -> Summary:
         ),
         together=together,
         requests=tuple(_requests(settings, baselines(results), tails_alone(results))),
+        escapes=_escapes(sound),
         sharing=tuple(_sharing(together, results)),
         tails=tuple(_tails(alone, together)),
         left_out=measured_data(contents, contents.campaign.name).left_out,
@@ -369,6 +373,12 @@ def _requests_in(
             "intercepted_s": fmean(map(truediv, counts, windows_s)) if any(counts) else None,
         }
     )
+
+
+def _escapes(results: Iterable[ExperimentResult]) -> Mapping[str, int]:
+    """Return how many kernels could not be isolated, by reason, the most frequent first."""
+    kernels = {kernel: why for one in results for kernel, why in one.escapes.items()}
+    return dict(Counter(kernels.values()).most_common())
 
 
 def _place(one: RequestsSummary) -> tuple[object, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -52,6 +53,8 @@ def campaign_view(found: Summary) -> RenderableType:
         parts += [Text(), kernel_table(found.kernels)]
     if found.requests:
         parts += [Text(), requests_table(found.requests)]
+    if found.escapes:
+        parts += [Text(), escape_lines(found.escapes)]
     if found.sharing:
         parts += [Text(), sharing_table(found.sharing)]
     if found.together:
@@ -192,28 +195,37 @@ def kernel_table(found: Iterable[WorkloadKernels]) -> RenderableType:
 
 
 def requests_table(found: Iterable[RequestsSummary]) -> RenderableType:
-    """Return the table of requests at a load: latency, and what the others did meanwhile."""
-    columns = (
-        *("due\n/s", "answered\n/s", "p50 ms", "p99 ms", "p99 over\nalone"),
-        *("others\niterations/s", "of alone", "repeats"),
+    """Return a table for each workload and load: latency, and what the others did meanwhile."""
+    columns = ("answered\n/s", "p50\nms", "p99\nms", "p99 over\nalone", "others\n/s", "of\nalone")
+    parts: list[RenderableType] = []
+    for (workload, load), group in groupby(found, key=lambda one: (one.workload, one.load)):
+        ways = list(group)
+        arrivals = "at random times" if load.arrivals == "poisson" else "at equal distances"
+        line = f"requests to {workload} at load {load.part:g}: {figure(ways[0].due_s, 4)} a second,"
+        rows = [
+            (
+                " + ".join(one.beside) or "alone",
+                _way(one.mode, (one.share, *one.other_shares)),
+                figure(one.answered_s, 4),
+                _ms(one.p50_s),
+                _ms(one.p99_s),
+                _ratio(one.growth),
+                " / ".join(figure(rate, 4) for rate in one.others_iterations_s) or NO_FIGURE,
+                " / ".join(map(_ratio, one.others_part)) or NO_FIGURE,
+            )
+            for one in ways
+        ]
+        parts += [Text(f"{line} {arrivals}"), _table(("beside", "setting"), columns, rows), Text()]
+    return Group(*parts[:-1])
+
+
+def escape_lines(escapes: Mapping[str, int]) -> RenderableType:
+    """Return how many kernels could not be isolated, or not in some form, by reason."""
+    lines = (
+        Text(f"  {number(kernels, 'kernel')}: {why}", overflow="fold")
+        for why, kernels in escapes.items()
     )
-    rows = [
-        (
-            f"{one.workload} at {one.load.text}",
-            " + ".join(one.beside) or "alone",
-            _way(one.mode, (one.share, *one.other_shares)),
-            figure(one.due_s, 4),
-            figure(one.answered_s, 4),
-            _ms(one.p50_s),
-            _ms(one.p99_s),
-            _ratio(one.growth),
-            " / ".join(figure(rate, 4) for rate in one.others_iterations_s) or NO_FIGURE,
-            " / ".join(map(_ratio, one.others_part)) or NO_FIGURE,
-            str(one.repeats),
-        )
-        for one in found
-    ]
-    return _table(("requests to", "beside", "setting"), columns, rows)
+    return Group(Text("not isolated, or not in some form:"), *lines)
 
 
 def sharing_table(ways: Iterable[SharingSummary]) -> RenderableType:

@@ -155,7 +155,11 @@ SERVICE_RESULTS = (
     served([AT_LOAD], answering(0.02, 0.03), stage=1),
     served([BESIDE, AT_LOAD], pace(0.0125), answering(0.04, 0.12), stage=2),
     served(
-        [FIRST, BEHIND], answering(0.02, 0.033), pace(0.02), stage=3, launches={"announced": 500}
+        [FIRST, BEHIND],
+        *(answering(0.02, 0.033), pace(0.02)),
+        stage=3,
+        launches={"announced": 500},
+        escapes={"gemm": "no PTX", "relu": "no PTX"},
     ),
 )
 
@@ -172,14 +176,18 @@ def test_requests_alone_under_mps_and_isolated_are_one_table():
     assert (isolated.mode, isolated.growth) == ("isolated", pytest.approx(1.1))
     assert (isolated.other_shares, isolated.others_part) == ((IDLE,), (pytest.approx(0.5),))
     assert isolated.intercepted_s == 100
-    console = Console(file=StringIO(), width=120, highlight=False)
+    console = Console(file=StringIO(), width=80, highlight=False)
     console.print(requests_table(found.requests))
-    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert lines[3:] == [
-        "conv at 0.5 alone MPS, no cap 25 25 15 30 1.00 - - 1",
-        "conv at 0.5 lstm MPS, no cap 25 25 60 120 4.00 80 0.80 1",
-        "conv at 0.5 lstm isolated 25 25 16.5 33 1.10 50 0.50 1",
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
+        "requests to conv at load 0.5: 25 a second, at random times",
+        "                     answered   p50  p99  p99 over  others     of",
+        "beside  setting            /s    ms   ms     alone      /s  alone",
+        "─" * 65,
+        "alone   MPS, no cap        25    15   30      1.00       -      -",
+        "lstm    MPS, no cap        25    60  120      4.00      80   0.80",
+        "lstm    isolated           25  16.5   33      1.10      50   0.50",
     ]
+    assert found.escapes == {"no PTX": 2}
 
 
 def test_isolated_pairs_are_rows_with_the_share_idle():
