@@ -91,9 +91,14 @@ class StandIn(made_up_gpu.MadeUpGpu):
         self._passed: dict[int, float | None] = {}
 
 
+_installed: list[StandIn] = []
+"""Kept, since the driver calls it."""
+
+
 def install() -> None:
     """Make this process's driver that of a stand-in."""
-    made_up_gpu.install(StandIn(1))
+    _installed.append(StandIn(1))
+    made_up_gpu.install(_installed[-1])
 
 
 def build(folder: Path) -> Path:
