@@ -6,6 +6,7 @@
  * driver, in which another thread may wait for the gate to open. When the process leaves the
  * scheduler it keeps the gate open for good. */
 #pragma once
+#include "levels.h"
 #include "process.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -13,11 +14,12 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#define TOP 24           /* the level that lets all kernels begin */
-#define SPIN_S 1e-3      /* after so long a closed gate is looked at less often */
+#define SPIN_S 20e-6     /* so long an open gate is looked at before the guard sleeps */
+#define CLOSED_S 1e-3    /* after so long a closed gate is looked at less often */
 #define LOOK_S 1e-3      /* between looks for the scheduler while the gate is closed */
 #define DOZE_S 1.0       /* ... while it is open */
 #define HUNG_S 20.0      /* a scheduler that is well ignores a launch that does not end sooner */
+#define STARVED_S 1.0    /* at least so often all kernels are let in, whatever the gaps were */
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -88,28 +90,49 @@ static void raise_level(unsigned level) {
     self.gate->level = level;
 }
 
+/* Wait until the gate is no longer at a level, or a time has come. */
+static void await_level(unsigned level, double until) {
+    double since = now();
+    for (double t = since; t < until && self.gate->level == level && self.joined > 0; t = now())
+        if (t - since < SPIN_S)
+            relax();
+        else
+            doze(level, until - t < DOZE_S ? until - t : DOZE_S);
+}
+
 static void *guard(void *nothing) {
-    double closed_since = now(), looked = 0, changed = now();
+    struct gaps gaps;
+    double idle_since = 0, closed_since = now(), looked = 0, changed = now(), full = now(), changes_us;
     unsigned launches, before = 0;
     begin_thread("dovetail-guard");
+    forget_gaps(&gaps);
     while (self.joined > 0) {
         int runs = critical_runs(&launches);
         double t = now();
         if (launches != before || !runs) changed = t, before = launches;
+        if (idle_since && (runs || !self.gate->level)) {
+            add_gap(&gaps, 1e6 * (t - idle_since));
+            idle_since = 0, closed_since = t;
+        }
         if (t - looked > LOOK_S) {
             looked = t;
             if (!alive()) break;
             if (t - changed > HUNG_S) leave("the scheduler hangs");
         }
         if (!runs) {
-            raise_level(TOP);
-            runs = critical_runs(&launches);
-            if (!runs) wake(self.gate), doze(TOP, DOZE_S);
-            closed_since = now();
+            if (!idle_since) idle_since = t;
+            unsigned level = level_after(&gaps, 1e6 * (t - idle_since), &changes_us);
+            if (t - full > STARVED_S) level = TOP, changes_us = 0;
+            raise_level(level);
+            if (!critical_runs(&launches)) {
+                wake(self.gate);
+                await_level(level, changes_us > 0 ? idle_since + 1e-6 * changes_us : t + DOZE_S);
+                if (level == TOP) full = now();
+                continue;
+            }
         }
-        if (!runs) continue;
         if (self.gate->level) self.gate->level = 0;
-        if (t - closed_since < SPIN_S)
+        if (t - closed_since < CLOSED_S)
             relax();
         else
             nap(5e-6);

@@ -12,13 +12,15 @@
 #define ROUNDS_PART 0.05  /* and else as often as costs this part of it */
 
 /* Have a stream wait for the gate, unless what follows fits behind the wait before. What takes longer
- * than the bound, or a time that is not known (0), waits for itself. */
+ * than the bound waits for itself, at the level of its time; so does what takes a time that is not
+ * known (0), at the top. */
 static CUresult await_gate(int lane, double seconds, Handle stream) {
     double *left_s = lane < 0 ? NULL : &slots[lane].left_s;
-    int short_one = left_s && seconds > 0 && seconds <= BOUND_S;
-    if (short_one && seconds <= *left_s && self.gate->level) return *left_s -= seconds, 0;
-    if (left_s) *left_s = short_one ? BOUND_S - seconds : 0;
-    return driver.cuStreamWaitValue32(stream, seen(&self.gate->level), TOP, 0);
+    int is_short = seconds > 0 && seconds <= BOUND_S;
+    unsigned class = seconds <= 0 ? TOP : class_of(is_short ? BOUND_S : seconds);
+    if (left_s && is_short && seconds <= *left_s && self.gate->level >= class) return *left_s -= seconds, 0;
+    if (left_s) *left_s = is_short ? BOUND_S - seconds : 0;
+    return driver.cuStreamWaitValue32(stream, seen(&self.gate->level), class, 0);
 }
 
 /* Nothing that precedes has failed, as a launch behind it did not: the GPU has no waits. */
