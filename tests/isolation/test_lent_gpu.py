@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dovetail.isolation.assemble import find_ptxas
+from tests.executor.waiting import LIMIT_S
 
 pytestmark = [
     pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas (extra isolation)"),
@@ -45,6 +47,19 @@ def test_all_steps_are_done_marked_and_kept(ran):
         assert f"| {step}: done" in printed
         assert f"{step}: STAND-IN, NO GPU" in printed
     assert out.with_name("out.tgz").exists()
+
+
+def test_what_hangs_crashes_or_fails_in_a_process_of_its_own_is_told(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from blocks.setting import ApartError, apart
+
+    assert [*apart(iter, (1, 2), within_s=LIMIT_S)] == [1, 2]
+    with pytest.raises(ApartError, match=r"hung: nothing within 0\.2 s"):
+        next(apart(time.sleep, LIMIT_S, within_s=0.2))
+    with pytest.raises(ApartError, match=r"crashed \(exit -6\)"):
+        next(apart(os.abort, within_s=LIMIT_S))
+    with pytest.raises(ApartError, match="ValueError: invalid literal"):
+        next(apart(int, "x", within_s=LIMIT_S))
 
 
 def test_claims_are_judged(ran):

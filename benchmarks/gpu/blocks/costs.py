@@ -556,7 +556,7 @@ def step(setting: Setting) -> Iterator[str]:
             except (ApartError, DovetailError) as error:
                 found[name].append({"failed": str(error)})
                 setting.keep("costs", found)
-                yield f"  failed: {error}"
+                yield f"  failed: {error}"[:80]
     finally:
         machine.close()
 

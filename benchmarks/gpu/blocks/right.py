@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -54,7 +55,8 @@ def step(setting: Setting) -> Iterator[str]:
     if not setting.stand_in:
         architectures = {one["architecture"] for one in records if "architecture" in one}
         for architecture in architectures:
-            yield from entries(records, architecture)
+            for line in entries(records, architecture):
+                yield from textwrap.wrap(line, 80, subsequent_indent="    ")
 
 
 def _tried(setting: Setting, at: int) -> Iterator[dict[str, Any]]:
@@ -243,7 +245,7 @@ def row(one: Mapping[str, Any]) -> str:
     remarks = [one["failed"]] if "failed" in one else []
     remarks += ["varies by itself"] if one.get("varies") else []
     text = f"{one['kernel'][:30]:30} {whole} {cells[0]:>10} {cells[1]:>10} {stopped:>15}"
-    return "\n".join([text, *(f"    {remark}" for remark in remarks)])
+    return "\n".join([text, *(f"    {remark[:76]}" for remark in remarks)])
 
 
 def summary(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:

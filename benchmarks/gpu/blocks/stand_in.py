@@ -40,16 +40,9 @@ class StandIn(made_up_gpu.MadeUpGpu):
         """Give the only context."""
         _put(to, struct.pack("=Q", made_up_gpu.CONTEXT))
 
-    def cuCtxSetCurrent(self, context: int) -> None:  # noqa: N802
-        """It is always the current one."""
-
     def cuCtxSynchronize(self) -> int:  # noqa: N802
         """Wait for all streams."""
         return self._wait([*self._streams])
-
-    def cuStreamCreate(self, to: int, flags: int) -> None:  # noqa: N802
-        """Give a new stream."""
-        _put(to, struct.pack("=Q", next(self._handles)))
 
     def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:  # noqa: N802
         """Allow more shared memory."""
@@ -80,11 +73,6 @@ class StandIn(made_up_gpu.MadeUpGpu):
         """Give the milliseconds between two events."""
         began, ended = self._passed[begin], self._passed[end]
         _put(to, struct.pack("=f", 1e3 * ((ended or 0.0) - (began or 0.0))))
-
-    def cuStreamWaitValue32(self, stream: int, at: int, value: int, flags: int) -> None:  # noqa: N802
-        """Let what follows wait until a word has at least a value."""
-        least = value & 0xFFFFFFFF
-        self._enqueue(stream, lambda: int.from_bytes(self.memory[at : at + 4], "little") >= least)
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -137,7 +137,7 @@ def _ways(
                         table.add(way=way, scheduler=status)
             except Exception as error:
                 table.add(way=way, failed=f"{type(error).__name__}: {error}")
-                yield f"{way:10} failed: {error}"
+                yield f"{way:10} failed: {error}"[:80]
     finally:
         machine.close()
 
