@@ -52,7 +52,8 @@ def captured(step: Step, device: str) -> Step:
             step()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Other threads, such as those of a library that intercepts launches, may call CUDA meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     return graph.replay
 
