@@ -122,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _steps(setting: Setting, only: Sequence[str] | None) -> Iterator[Step]:
-    command = (sys.executable, str(HERE), "--out", str(setting.out))
-    command += ("--stand-in",) if setting.stand_in else ()
+    as_stand_in = ("--stand-in",) if setting.stand_in else ()
+    command = (sys.executable, str(HERE), "--out", str(setting.out), *as_stand_in)
     for name, part in STEPS.items():
         if name in (only or STEPS):
             its = (*command, "--step", name)

@@ -111,7 +111,7 @@ def _opening(parts: Mapping[str, Records]) -> float:
 def _standing(parts: Mapping[str, Records]) -> float:
     """Return how many other streams stood, at most, with the driver's own number of queues."""
     found = [one["stand"] for name in ("streams", "streams, MPS") for one in parts.get(name, ())]
-    return max(found)
+    return float(max(found))
 
 
 def _waiting(parts: Mapping[str, Records]) -> float:
@@ -149,7 +149,7 @@ def _kept(column: str, of: float, kinds: Sequence[str] = ()) -> Callable[[Record
 
     def look(records: Records) -> float:
         return min(
-            one[column] / one["plain"] / of
+            float(one[column] / one["plain"] / of)
             for one in records
             if one["way"] == "isolated" and column in one and (not kinds or one["kind"] in kinds)
         )
@@ -164,7 +164,7 @@ def _tail(way: str) -> Callable[[Records], float]:
         found = [one for one in records if "p99" in one]
         alone = min(one["p99"] for one in found if one["beside"] is None)
         beside = [one["p99"] for one in found if one["way"] == way and one["beside"]]
-        return 100 * (max(beside) / alone - 1)
+        return 100 * float(max(beside) / alone - 1)
 
     return look
 

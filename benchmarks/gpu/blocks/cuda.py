@@ -25,6 +25,8 @@ _MAPPED_FOR_ALL: Final = 3
 _GREATER_OR_EQUAL: Final = 0
 _DYNAMIC_SHARED: Final = 8
 _NOT_READY: Final = 600
+_ERROR_LOG: Final = (5, 6)
+_LOG_BYTES: Final = 1024
 _PAGE_BYTES: Final = 4096
 PATIENCE_S: Final = 5.0
 """Seconds after which a GPU that does not answer counts as hung."""
@@ -136,9 +138,15 @@ class Cuda:
     # Modules.
 
     def load(self, text: str) -> ctypes.c_void_p:
-        """Load a module of PTX."""
-        module = ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), text.encode() + b"\0")
+        """Load a module of PTX; what the driver's compiler says of a bad one is in the error."""
+        module, log = ctypes.c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(*_ERROR_LOG)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        given = (text.encode() + b"\0", 2, options, values)
+        try:
+            self.call("cuModuleLoadDataEx", ctypes.byref(module), *given)
+        except CudaError as error:
+            raise CudaError(f"{error}: {log.value.decode(errors='replace')}") from None
         return module
 
     def unload(self, module: ctypes.c_void_p) -> None:

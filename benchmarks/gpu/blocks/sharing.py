@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from blocks.clients import programs
 from blocks.cuda import Stream
-from blocks.setting import ApartError, Setting, apart, end_with_parent
+from blocks.setting import ApartError, Setting, apart
 from dovetail.isolation.server import status
 
 _CLIENTS: Final = "blocks.clients"
@@ -31,6 +31,7 @@ _READY_S: Final = 60.0
 _ANSWER_S: Final = 20.0
 _SETTLE_S: Final = 0.5
 _LISTENS_S: Final = 10.0
+_IDLE_S: Final = 60
 _MPS: Final = "CUDA_MPS_"
 
 Record = dict[str, Any]
@@ -83,7 +84,6 @@ class Client:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=end_with_parent,
         )
         self._answers: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -283,9 +283,9 @@ class Machine:
 def _scheduler(socket: Path, unproven: bool) -> Iterator[None]:
     """Run a scheduler of the project at a socket."""
     command = [sys.executable, "-m", "dovetail.isolation.server", str(socket)]
-    command += ["--kept", str(socket.with_name("kept"))]
+    command += ["--kept", str(socket.with_name("kept")), "--idle-s", str(_IDLE_S)]
     command += ["--unproven"] if unproven else []
-    process = subprocess.Popen(command, preexec_fn=end_with_parent)
+    process = subprocess.Popen(command)
     try:
         until_s = time.monotonic() + _LISTENS_S
         while not socket.exists():
