@@ -108,12 +108,12 @@ _FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
 
 _AREAS, _LANES = 64, 60
 # In words: the header (latency-critical and best-effort areas as bits), the areas, their gates.
-_PAGE_WORDS, _LANE_WORDS = 1024, 4
-_CRITICAL, _BEST_EFFORT, _AREA_AT = 0, 2, _PAGE_WORDS
-_GATE_AT: Final = _AREA_AT + _AREAS * _PAGE_WORDS
+_PAGE_WORDS, _AREA_WORDS, _LANE_WORDS = 16384, 512, 4
+_CRITICAL, _BEST_EFFORT = 0, 2
 _USED, _FIRST_LANE = 15, 16
-_MEMORY_BYTES: Final = 4 * (_GATE_AT + _AREAS * _PAGE_WORDS)
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_F_SEAL_FUTURE_WRITE: Final = 16
+"""No writable mappings after those that exist; since Linux 5.1."""
 _SWEEP_S: Final = 1.0
 _STALE_SWEEPS: Final = 10
 _MODULES_KEPT: Final = 256
@@ -158,24 +158,40 @@ class _ClientProcess:
 
 
 class Memory:
-    """The memory shared by the processes, as words."""
+    """The memory shared by the processes, as words.
+
+    Attributes
+    ----------
+    files : list of int
+        The file of the header, which says whose areas are in use and which only this process may
+        write, and that of the areas and gates.
+    header : memoryview
+        The words of the header.
+    """
 
     def __init__(self) -> None:
-        self.file: Final = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.file, _MEMORY_BYTES)
-        # A process that shrank the memory would end all others with SIGBUS.
-        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SEALS)
-        self._words = memoryview(mmap.mmap(self.file, _MEMORY_BYTES)).cast("I")
+        (header, self.header), (pages, self._pages) = _shared(1), _shared(2 * _AREAS)
+        # An older kernel lacks this seal; processes map the header without the right to write.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(header, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
+        self.files: Final = [header, pages]
+        for file in self.files:
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
         self._free = deque(range(_AREAS))
         self._seen: dict[int, tuple[int, int]] = {}
 
+    def close(self) -> None:
+        """Close the files; processes keep what they have mapped."""
+        for file in self.files:
+            os.close(file)
+
     def area(self, number: int) -> memoryview:
         """Return the words of an area."""
-        return self._words[_AREA_AT + number * _PAGE_WORDS :][:_PAGE_WORDS]
+        return self._pages[number * _PAGE_WORDS :][:_AREA_WORDS]
 
     def gate(self, number: int) -> memoryview:
         """Return the words of the gate of an area."""
-        return self._words[_GATE_AT + number * _PAGE_WORDS :][:_PAGE_WORDS]
+        return self._pages[(_AREAS + number) * _PAGE_WORDS :][:_AREA_WORDS]
 
     def take(self, critical: bool) -> int | None:
         """Return the least recently used free area, or None if there is none."""
@@ -183,7 +199,7 @@ class Memory:
             return None
         area = self._free.popleft()
         for words in (self.area(area), self.gate(area)):
-            words[:] = memoryview(bytes(4 * _PAGE_WORDS)).cast("I")
+            words[:] = memoryview(bytes(4 * _AREA_WORDS)).cast("I")
         self._mark(area, _CRITICAL if critical else _BEST_EFFORT, True)
         return area
 
@@ -201,7 +217,7 @@ class Memory:
     def ignore_stale(self) -> None:
         """Ignore announcements that have not ended for many sweeps, as after a kernel's fault."""
         for number in range(_AREAS):
-            if not self._words[_CRITICAL + number // 32] >> number % 32 & 1:
+            if not self.header[_CRITICAL + number // 32] >> number % 32 & 1:
                 continue
             words = self.area(number)
             for lane in range(min(words[_USED], _LANES)):
@@ -216,7 +232,18 @@ class Memory:
 
     def _mark(self, area: int, mask: int, joined: bool) -> None:
         at, bit = mask + area // 32, 1 << area % 32
-        self._words[at] = self._words[at] & ~bit | (bit if joined else 0)
+        self.header[at] = self.header[at] & ~bit | (bit if joined else 0)
+
+
+def _shared(pages: int) -> tuple[int, memoryview]:
+    """Return a file in memory that keeps its size, and its words.
+
+    A process that shrank it would end all others with SIGBUS.
+    """
+    file, size = os.memfd_create("dovetail", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), 4 * pages
+    os.ftruncate(file, size * _PAGE_WORDS)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+    return file, memoryview(mmap.mmap(file, size * _PAGE_WORDS)).cast("I")
 
 
 class SchedulerServer:
@@ -290,7 +317,7 @@ class SchedulerServer:
         """Stop accepting processes, and close the socket and the memory."""
         self._end()
         self._listening.close()
-        os.close(self._memory.file)
+        self._memory.close()
 
     def status(self) -> dict[str, Any]:
         """Return the clients, the launches by category, and some of the escapes."""
@@ -345,7 +372,7 @@ class SchedulerServer:
                 return
             client = self._joined[area] = _ClientProcess(pid, bool(critical), area)
         try:
-            socket.send_fds(connection, [struct.pack("=I", area)], [self._memory.file])
+            socket.send_fds(connection, [struct.pack("=I", area)], self._memory.files)
             while True:
                 kind, request = _received(connection)
                 reply = self._reply(client, kind, request)

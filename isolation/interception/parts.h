@@ -20,7 +20,7 @@ static CUresult await_gate(int lane, double seconds, Handle stream) {
     unsigned class = seconds <= 0 ? TOP : class_of(is_short ? BOUND_S : seconds);
     if (left_s && is_short && seconds <= *left_s && self.gate->level >= class) return *left_s -= seconds, 0;
     if (left_s) *left_s = is_short ? BOUND_S - seconds : 0;
-    return driver.cuStreamWaitValue32(stream, seen(&self.gate->level), class, 0);
+    return driver.cuStreamWaitValue32(stream, self.gate_at, class, 0);
 }
 
 /* Nothing that precedes has failed, as a launch behind it did not: the GPU has no waits. */

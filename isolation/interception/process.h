@@ -17,12 +17,12 @@
 #define LANES 60
 #define AREAS 64
 #define PAIRS 64
-#define PAGE 4096
+#define PAGE 65536 /* the largest page of a machine: what each may write is set by page */
 #define REPLY_S 5.0
 
 /* The memory: a header, which the scheduler writes; an area for each process, written by its owner
  * and its owner's GPU (and the scheduler: `ignored`); a gate for each, written by its owner and by
- * latency-critical processes. */
+ * latency-critical processes. A write to anything else is a fault. */
 
 struct header {
     _Atomic uint64_t critical, best_effort; /* areas, as bits */
@@ -58,14 +58,14 @@ static struct {
     struct memory *memory;
     struct area *area;
     struct gate *gate;
-    Address at; /* of the memory as the GPU sees it */
+    Address area_at, gate_at; /* as the GPU sees them */
     Handle context;
 } self = {.socket = -1};
 static pthread_mutex_t joining = PTHREAD_MUTEX_INITIALIZER, talking = PTHREAD_MUTEX_INITIALIZER,
                        tables = PTHREAD_MUTEX_INITIALIZER;
 
-/* Return where the GPU sees a word of the memory. */
-static Address seen(const void *word) { return self.at + (Address)((const char *)word - (const char *)self.memory); }
+/* Return where the GPU sees a word of the area. */
+static Address seen(const void *word) { return self.area_at + (Address)((const char *)word - (const char *)self.area); }
 
 static void count(enum count what) { atomic_fetch_add_explicit(&self.area->counts[what], 1, memory_order_relaxed); }
 
@@ -117,6 +117,21 @@ struct message {
     uint32_t kind, size;
 };
 
+/* Map the header and the pages behind it, each from its file; return NULL if they cannot be had. */
+static struct memory *mapped(const int files[2], uint32_t area, int critical) {
+    struct memory *at = mmap(NULL, sizeof *at, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return NULL;
+    struct gate *gates = critical ? at->gates : &at->gates[area];
+    int way = MAP_SHARED | MAP_FIXED;
+    if (mmap(&at->header, PAGE, PROT_READ, way, files[0], 0) != MAP_FAILED &&
+        mmap(at->areas, sizeof *at - PAGE, PROT_READ, way, files[1], 0) != MAP_FAILED &&
+        !mprotect(&at->areas[area], PAGE, PROT_READ | PROT_WRITE) &&
+        !mprotect(gates, critical ? sizeof at->gates : PAGE, PROT_READ | PROT_WRITE))
+        return at;
+    munmap(at, sizeof *at);
+    return NULL;
+}
+
 static int hello(const char *path, uint32_t critical) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval within = {.tv_sec = (time_t)REPLY_S};
@@ -131,7 +146,7 @@ static int hello(const char *path, uint32_t critical) {
     if (connect(self.socket, (struct sockaddr *)&address, sizeof address) || !send_all(&request, sizeof request)) return 0;
     uint32_t area = AREAS;
     union {
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr align;
     } control;
     struct iovec part = {&area, sizeof area};
@@ -139,12 +154,12 @@ static int hello(const char *path, uint32_t critical) {
     struct pollfd ready = {.fd = self.socket, .events = POLLIN};
     if (poll(&ready, 1, (int)(1000 * REPLY_S)) < 1 || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
-    if (!first || first->cmsg_type != SCM_RIGHTS || area >= AREAS) return 0;
-    int file;
-    memcpy(&file, CMSG_DATA(first), sizeof file);
-    self.memory = mmap(NULL, sizeof *self.memory, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
-    if (self.memory == MAP_FAILED) return 0;
+    int files[2];
+    if (!first || first->cmsg_type != SCM_RIGHTS || first->cmsg_len != CMSG_LEN(sizeof files) || area >= AREAS) return 0;
+    memcpy(files, CMSG_DATA(first), sizeof files);
+    self.memory = mapped(files, area, (int)critical);
+    close(files[0]), close(files[1]);
+    if (!self.memory) return 0;
     self.area = &self.memory->areas[area], self.gate = &self.memory->gates[area];
     self.critical = (int)critical;
     return 1;

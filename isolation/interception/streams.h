@@ -38,14 +38,20 @@ static Address own_word(int which) { return own.words + 4 * (Address)which; }
 static const char *why_no_gate(void) {
     if (driver.cuMemAlloc(&own.words, 4 * WORDS)) return "the GPU has no memory left";
     /* This wait is at an end wherever waits are possible at all. */
-    if (driver.cuStreamCreate(&own.stream, 1) || driver.cuStreamWaitValue32(own.stream, seen(&self.gate->level), 0, 0))
+    if (driver.cuStreamCreate(&own.stream, 1) || driver.cuStreamWaitValue32(own.stream, self.gate_at, 0, 0))
         return "the GPU cannot wait for a word in memory";
     if (!own.guarded && !start_thread(guard)) return "no thread can be started";
     own.guarded = 1;
     return NULL;
 }
 
-/* Make the memory known to the GPU, at the first launch. */
+/* Have the GPU see a page of the memory; return whether it does. */
+static int registered(void *page, Address *at) {
+    CUresult held = driver.cuMemHostRegister(page, PAGE, 3);
+    return (!held || held == 712) && !driver.cuMemHostGetDevicePointer(at, page, 0);
+}
+
+/* Make what the GPU writes and waits for known to it, at the first launch. */
 static int on_gpu(void) {
     Handle context = NULL;
     if (driver.cuCtxGetCurrent(&context) || !context) return 0;
@@ -53,9 +59,8 @@ static int on_gpu(void) {
     pthread_mutex_lock(&joining);
     if (!self.ready && self.joined > 0) {
         int mode = relaxed(2);
-        CUresult held = driver.cuMemHostRegister(self.memory, sizeof *self.memory, 3);
         const char *why = NULL;
-        if ((held && held != 712) || driver.cuMemHostGetDevicePointer(&self.at, self.memory, 0) ||
+        if (!registered(self.area, &self.area_at) || (!self.critical && !registered(self.gate, &self.gate_at)) ||
             driver.cuCtxGetDevice(&self.device) || driver.cuDeviceGetAttribute(&self.sms, 16, self.device) ||
             driver.cuDeviceGetAttribute(&self.most_shared, 97, self.device))
             why = "the GPU cannot see the memory that is shared with the scheduler";

@@ -138,10 +138,11 @@ def _joined_critical(path):
     joined = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     joined.connect(str(path))
     joined.sendall(struct.pack("=5I", 1, 12, VERSION, 1, os.getpid()))
-    area, (file,), _, _ = socket.recv_fds(joined, 4, 1)
+    area, (header, file), _, _ = socket.recv_fds(joined, 4, 2)
     words = memoryview(mmap.mmap(file, 0)).cast("I")
+    os.close(header)
     os.close(file)
-    return joined, words[1024 * (1 + int.from_bytes(area, sys.byteorder)) :][:1024]
+    return joined, words[16384 * int.from_bytes(area, sys.byteorder) :][:16384]
 
 
 def _idle_critical(path):
@@ -161,7 +162,7 @@ class Announcer:
     def launch(self):
         """Count a launch and close all gates, as ``close_gates`` in ``guard.h``."""
         self._words[16] += 1
-        best_effort = self._memory._words[2] | self._memory._words[3] << 32
+        best_effort = self._memory.header[2] | self._memory.header[3] << 32
         for number in range(64):
             if best_effort >> number & 1:
                 gate = self._memory.gate(number)
@@ -553,20 +554,44 @@ class TestHostileClients:
     """A process of the user cannot end the scheduler, nor flood who asks for its status."""
 
     @pytest.mark.parametrize("size", [0, 4096, 1 << 20])
-    def test_the_page_keeps_its_size(self, serve, place, size):
+    def test_the_memory_keeps_its_size_and_only_the_scheduler_says_who_is_there(
+        self, serve, place, size
+    ):
         server = serve(critical=False)
         with socket.socket(socket.AF_UNIX) as joined:
             joined.connect(str(place / "socket"))
             joined.sendall(struct.pack("=IIIII", 1, 12, server_module.VERSION, 1, os.getpid()))
-            _, (page,), _, _ = socket.recv_fds(joined, 4, 1)
+            _, files, _, _ = socket.recv_fds(joined, 4, 2)
+            for file in files:
+                with pytest.raises(PermissionError):
+                    os.ftruncate(file, size)
+                with pytest.raises(PermissionError):
+                    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
             with pytest.raises(PermissionError):
-                os.ftruncate(page, size)
+                mmap.mmap(files[0], 0)
             with pytest.raises(PermissionError):
-                fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+                os.pwrite(files[0], b"x", 0)
             # A word that all processes read is where it was.
-            os.close(page)
+            for file in files:
+                os.close(file)
             server._memory.ignore_stale()
             assert len(server.status()["clients"]) == 1
+
+    @pytest.mark.parametrize(("priority", "gates"), [("best-effort", 1), ("latency", 64)])
+    def test_a_process_can_write_its_own_area_and_the_gates_it_closes(
+        self, serve, client, priority, gates
+    ):
+        server = serve()
+        running = client(Work((_task("update_in_place"),), 10_000, pause_s=0.05), priority)
+        wait_until(lambda: sum(server.status()["launches"].values()) > 2)
+        lines = Path(f"/proc/{running.pid}/maps").read_text().splitlines()
+        writable = 0
+        for line in lines:
+            if "memfd:dovetail" in line:
+                span, way, *_ = line.split()
+                begin, end = (int(place, 16) for place in span.split("-"))
+                writable += (end - begin) * ("w" in way)
+        assert writable == (1 + gates) * 65536
 
     def test_the_status_is_short(self, serve, place):
         server = serve(critical=False)
@@ -764,12 +789,12 @@ class TestMemory:
     def test_who_has_joined_is_in_the_header(self):
         memory = Memory()
         taken = [memory.take(critical=number % 3 == 0) for number in range(40)]
-        header = [*memory._words[:4]]
+        header = [*memory.header[:4]]
         assert header[0] | header[1] << 32 == sum(1 << area for area in taken if area % 3 == 0)
         assert header[2] | header[3] << 32 == sum(1 << area for area in taken if area % 3)
         for area in taken:
             memory.give_back(area)
-        assert [*memory._words[:4]] == [0, 0, 0, 0]
+        assert [*memory.header[:4]] == [0, 0, 0, 0]
 
     def test_announcements_that_never_end_are_ignored(self):
         memory = Memory()
