@@ -65,6 +65,13 @@ def test_one_that_nothing_needs_ends(schedulers):
     assert short.status(UUID, ME) is None
 
 
+def test_one_that_is_ended_is_gone(schedulers):
+    schedulers.ensure(UUID, ME)
+    for _ in range(2):
+        schedulers.end(UUID, ME)
+        assert schedulers.process(UUID, ME) is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_is_dead_or_hangs_is_replaced(schedulers, number):
     schedulers.ensure(UUID, ME)
