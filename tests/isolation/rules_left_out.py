@@ -1,10 +1,11 @@
-"""The interpreter with one of its rules left out, to see whether some test finds that.
+"""The interpreter, and the refusals, with a rule left out, to see whether some test finds that.
 
     python -m tests.isolation.rules_left_out NUMBER
 
-runs the tests of the interpreter without the rule of that number (``RULES``), and exits like
-pytest. Rules are what the interpreter demands of addresses, operands and forms of instructions, as
-calls of ``aligned`` and ``_require`` and as conditional errors, and how it places memory.
+runs the tests of its module without the rule of that number (``RULES``), and exits like pytest.
+Rules are what the interpreter demands of addresses, operands and forms of instructions, as calls of
+``aligned`` and ``_require`` and as conditional errors; how it places memory; and the reasons for
+which kernels are not cut, or not tried on copies.
 """
 
 from __future__ import annotations
@@ -20,20 +21,31 @@ from typing import Final
 import pytest
 
 _FOLDER: Final = Path(__file__).parent
-MODULES: Final = ("instructions", "tensor_cores", "interpreter")
-TESTS: Final = ("test_interpreter.py", "test_tensor_cores.py")
+_OWN: Final = ("test_interpreter.py", "test_tensor_cores.py")
+TESTS: Final = {
+    "tests.isolation.instructions": _OWN,
+    "tests.isolation.tensor_cores": _OWN,
+    "tests.isolation.interpreter": _OWN,
+    "dovetail.isolation.refusals": ("test_refusals.py", "test_tensor_cores.py"),
+    "dovetail.isolation.copies": ("test_copies.py",),
+}
+"""The modules with rules, and the tests of each."""
 _ERRORS: Final = ("InterpreterError", "AddressError")
 _PLACES: Final = (
-    ("interpreter", "_DYNAMIC_STEP = 16", "_DYNAMIC_STEP = 1"),
-    ("interpreter", "step = max(_DYNAMIC_STEP, ", "step = (_DYNAMIC_STEP, "),
-    ("interpreter", "[*inside, *of_module, ", "[*of_module, *inside, "),
-    ("interpreter", "if found[3] in used]\n        inside", "]\n        inside"),
-    ("interpreter", "inside = [found for found in own if found[3] in used]", "inside = own"),
-    ("interpreter", "step = int(align or bits_of(kind) // 8)\n", "step = 1\n"),
-    ("tensor_cores", "return addresses ^ ", "return addresses + 0 * "),
-    ("tensor_cores", "(lead if width == 16 else 16)", "16"),
-    ("tensor_cores", " & 0xFFFFE000).view", ").view"),
-    ("tensor_cores", "there = inside and 0 <= x < of.extents[0]", "there = True"),
+    ("tests.isolation.interpreter", "_DYNAMIC_STEP = 16", "_DYNAMIC_STEP = 1"),
+    ("tests.isolation.interpreter", "step = max(_DYNAMIC_STEP, ", "step = (_DYNAMIC_STEP, "),
+    ("tests.isolation.interpreter", "[*inside, *of_module, ", "[*of_module, *inside, "),
+    ("tests.isolation.interpreter", "if found[3] in used]\n        inside", "]\n        inside"),
+    (
+        "tests.isolation.interpreter",
+        "inside = [found for found in own if found[3] in used]",
+        "inside = own",
+    ),
+    ("tests.isolation.interpreter", "step = int(align or bits_of(kind) // 8)\n", "step = 1\n"),
+    ("tests.isolation.tensor_cores", "return addresses ^ ", "return addresses + 0 * "),
+    ("tests.isolation.tensor_cores", "(lead if width == 16 else 16)", "16"),
+    ("tests.isolation.tensor_cores", " & 0xFFFFE000).view", ").view"),
+    ("tests.isolation.tensor_cores", "there = inside and 0 <= x < of.extents[0]", "there = True"),
 )
 """How memory is placed: module, text, and the text without the rule."""
 
@@ -68,18 +80,31 @@ class _LeftOut(ast.NodeTransformer):
 def _is_rule(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in ("aligned", "_require")
-    return (
-        isinstance(node, ast.If)
-        and len(node.body) == 1
-        and isinstance(node.body[0], ast.Raise)
-        and isinstance(node.body[0].exc, ast.Call)
-        and isinstance(node.body[0].exc.func, ast.Name)
-        and node.body[0].exc.func.id in _ERRORS
-    )
+    if not isinstance(node, ast.If) or len(node.body) != 1:
+        return False
+    match node.body[0]:
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name))):
+            return name in _ERRORS
+        case ast.Return(value=ast.Constant(value=str(text))):
+            return bool(text)
+        case ast.Return(value=ast.JoinedStr()):
+            return True
+        case ast.Return(value=ast.Subscript(value=ast.Name(id=name))):
+            return name == "_KEPT_STATE"
+        case ast.Return(value=ast.Call(func=ast.Name(id=name))):
+            return name == "Verdict"
+    return False
+
+
+def _path(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
 
 
 def _source(module: str) -> str:
-    return (_FOLDER / f"{module}.py").read_text()
+    return _path(module).read_text()
 
 
 def _without(at: tuple[int, int]) -> Callable[[str], str]:
@@ -89,7 +114,7 @@ def _without(at: tuple[int, int]) -> Callable[[str], str]:
 
 
 def _rules() -> Iterator[Rule]:
-    for module in MODULES:
+    for module in TESTS:
         source = _source(module)
         for node in ast.walk(ast.parse(source)):
             if _is_rule(node):
@@ -109,19 +134,19 @@ RULES: Final = tuple(_rules())
 
 
 def _import_without(rule: Rule) -> None:
-    name = f"tests.isolation.{rule.module}"
-    path = _FOLDER / f"{rule.module}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+    path = _path(rule.module)
+    spec = importlib.util.spec_from_file_location(rule.module, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[rule.module] = module
     exec(compile(rule.left_out(path.read_text()), path, "exec"), module.__dict__)
 
 
 def main() -> int:
     """Run the tests without the rule that is given; return pytest's exit status."""
-    _import_without(RULES[int(sys.argv[1])])
-    paths = [str(_FOLDER / test) for test in TESTS]
+    rule = RULES[int(sys.argv[1])]
+    _import_without(rule)
+    paths = [str(_FOLDER / test) for test in TESTS[rule.module]]
     return pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths])
 
 

@@ -1,4 +1,4 @@
-"""Each rule of the interpreter is needed: without it, some of its tests fails."""
+"""Each rule of the interpreter, and each reason for a refusal, is needed: tests fail without it."""
 
 import subprocess
 import sys
