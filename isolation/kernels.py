@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from dovetail.isolation.assemble import AssemblerError, KernelResources, assembl
 from dovetail.isolation.proven import Form
 from dovetail.isolation.ptx import Function, Module, parse
 from dovetail.isolation.refusals import Verdict, verdict
+from dovetail.isolation.scheduler import Kind
 from dovetail.isolation.transform import (
     STORAGE,
     STORAGE_BYTES,
@@ -26,6 +28,21 @@ _REGISTERS_A_BLOCK: Final = 65_536
 _REGISTERS_AT_A_TIME: Final = 8
 _WARP: Final = 32
 _STATIC_STEP: Final = 16
+_WARPS_AT_A_TIME: Final = 4
+_SHARED_AT_A_TIME: Final = 128
+_OWN_SHARED_BYTES: Final = 1024
+"""Shared memory that the system adds to a block, from ``sm_80`` on."""
+
+_OF_AN_SM: Final[Mapping[int, tuple[int, int]]] = {
+    75: (1024, 16),
+    86: (1536, 16),
+    87: (1536, 16),
+    89: (1536, 24),
+    110: (1536, 24),
+    120: (1536, 24),
+    121: (1536, 24),
+}
+"""The most threads and blocks of an SM by architecture; of all others 2,048 and 32."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,8 @@ class PreparedKernel:
         The forms that the assembler has accepted.
     refused : mapping of str to str
         The missing forms, with the reason.
+    architecture : int
+        The GPU's, 90 for ``sm_90``.
     """
 
     name: str
@@ -82,6 +101,7 @@ class PreparedKernel:
     usage: KernelResources | None
     forms: Mapping[Form, KernelResources]
     refused: Mapping[Form, str]
+    architecture: int
 
     def why_not(self, form: Form, shape: LaunchShape) -> str:
         """Return why a launch cannot use a form, empty if it can."""
@@ -97,12 +117,29 @@ class PreparedKernel:
         each = -(-usage.registers // _REGISTERS_AT_A_TIME) * _REGISTERS_AT_A_TIME
         if each * -(-shape.threads // _WARP) * _WARP > _REGISTERS_A_BLOCK:
             return f"{usage.registers} registers per thread are too many for its blocks"
-        dynamic_bytes = shape.dynamic_shared_bytes
-        if form == "workers":
-            dynamic_bytes = own_dynamic_bytes(dynamic_bytes) + STORAGE_BYTES
-        if usage.shared_bytes + dynamic_bytes > shape.most_shared_bytes:
+        if usage.shared_bytes + _dynamic_bytes(form, shape) > shape.most_shared_bytes:
             return "there is not enough shared memory for it"
         return ""
+
+    def resident(self, form: Kind, shape: LaunchShape) -> int:
+        """Return how many blocks of a launch an SM holds, by NVIDIA's rules of occupancy."""
+        usage = self.usage or KernelResources(0) if form == "whole" else self.forms[form]
+        threads, blocks = _OF_AN_SM.get(self.architecture, (2048, 32))
+        warps = -(-shape.threads // _WARP)
+        each = max(1, -(-usage.registers // _REGISTERS_AT_A_TIME)) * _REGISTERS_AT_A_TIME
+        fitting = _REGISTERS_A_BLOCK // (each * _WARP) // _WARPS_AT_A_TIME * _WARPS_AT_A_TIME
+        own_bytes = _OWN_SHARED_BYTES if self.architecture >= 80 else 0
+        shared_bytes = usage.shared_bytes + _dynamic_bytes(form, shape) + own_bytes
+        shared_bytes = max(1, -(-shared_bytes // _SHARED_AT_A_TIME)) * _SHARED_AT_A_TIME
+        return max(
+            1,
+            min(
+                blocks,
+                threads // (warps * _WARP),
+                fitting // warps,
+                (shape.most_shared_bytes + own_bytes) // shared_bytes,
+            ),
+        )
 
 
 def prepare(
@@ -187,9 +224,16 @@ def prepare(
             usage=before.get(name),
             forms={f: usages[w.name] for (n, f), w in wanted.items() if n == name},
             refused={f: why for (n, f), why in refused.items() if n == name},
+            architecture=int(re.sub(r"\D", "", target)),
         )
         for name, found in verdicts.items()
     }
+
+
+def _dynamic_bytes(form: Kind, shape: LaunchShape) -> int:
+    """Return the shared memory that the launch of a form adds to a block."""
+    own_bytes = shape.dynamic_shared_bytes
+    return own_dynamic_bytes(own_bytes) + STORAGE_BYTES if form == "workers" else own_bytes
 
 
 def _with_forms(module: Module, wanted: Mapping[tuple[str, Form], Function]) -> str:

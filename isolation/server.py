@@ -32,7 +32,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.isolation.copies import pointers, why_not_on_copies
@@ -46,9 +46,9 @@ from dovetail.isolation.refusals import shared_variable
 from dovetail.isolation.scheduler import (
     BOUND_S,
     SAMPLES,
-    WHOLE,
     FormChoice,
     Kernel,
+    Kind,
     LaunchForm,
     Size,
 )
@@ -103,7 +103,7 @@ _HEADER: Final = struct.Struct("=II")
 _ANSWER: Final = struct.Struct("=IIII")
 """A form: kind, size, chunk, whether it is final."""
 _MEASUREMENT: Final = struct.Struct("=IIIIIIId")
-_KINDS: Final = ("whole", "slices", "workers")
+_KINDS: Final = get_args(Kind)
 _FORMS: Final[tuple[KernelForm, ...]] = ("slices", "workers")
 
 _AREAS, _LANES = 64, 60
@@ -140,12 +140,16 @@ class _PreparedModule:
 
 @dataclass
 class _ClientProcess:
-    """A process: its area, its modules by number, and forms of kernels that failed in it."""
+    """A process: its area, its modules by number, and forms of kernels that failed in it.
+
+    ``sizes`` has what was asked for, by the numbers of module and kernel, blocks and threads.
+    """
 
     pid: int
     critical: bool
     area: int
     sms: int = 0
+    sizes: dict[tuple[int, ...], Size] = field(default_factory=dict)
     modules: list[_PreparedModule] = field(default_factory=list)
     failed: dict[tuple[int, int, KernelForm], str] = field(default_factory=dict)
 
@@ -428,31 +432,27 @@ class SchedulerServer:
             for (module, number, form), text in client.failed.items()
             if (module, number) == numbers[:2]
         }
+        able = ("whole", *(form for form, text in why.items() if not text))
         wanted = Kernel(
-            Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads),
-            sliceable=why.get("slices", "no form") == "",
-            preemptible=why.get("workers", "no form") == "",
+            Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads, numbers[8]),
+            {form: kernel.resident(form, shape) for form in able},
         )
         with self._lock:
             client.sms = numbers[10]
+            client.sizes[*numbers[:2], shape.blocks, shape.threads] = wanted.size
             choice = self._choices.setdefault(
                 client.sms, FormChoice(client.sms, self._bound_s, self._samples)
             )
-            form = choice.form(wanted)
-            final = choice.chosen(wanted.size) is not None
-        if form.kind != "whole" and why[form.kind]:
-            # Another process has chosen it, in which it did not fail.
-            form, final = WHOLE, True
-        final |= not (wanted.sliceable or wanted.preemptible)
+            form, final = choice.choice(wanted)
         return _ANSWER.pack(_KINDS.index(form.kind), form.size, form.chunk, final)
 
     def _measured(self, client: _ClientProcess, request: bytes) -> None:
-        module, number, blocks, threads, kind, size, chunk, seconds = _MEASUREMENT.unpack(request)
-        made = client.modules[module]
-        measured = Size(f"{made.key} {made.kernels[number].name}", blocks, threads)
+        *launched, kind, size, chunk, seconds = _MEASUREMENT.unpack(request)
+        if (measured := client.sizes.get(tuple(launched))) is None:
+            return
         with self._lock:
             choice = self._choices[client.sms]
-            choice.add(measured, LaunchForm(_KINDS[kind], size, chunk), seconds / blocks)
+            choice.add(measured, LaunchForm(_KINDS[kind], size, chunk), seconds)
 
     def _failed(self, client: _ClientProcess, request: bytes) -> None:
         """Take a form back that cannot be checked on copies, or was not right there."""

@@ -115,6 +115,7 @@ KERNELS: dict[str, Written] = {
         (8, 1, 1),
         (4, 1, 1),
         (("floats", 32), ("floats", 32)),
+        dynamic_shared=40_000,  # an SM holds one block
     ),
     "every_other_thread_returns": Written(
         """extern "C" __global__ void k(float* y, const float* x) {

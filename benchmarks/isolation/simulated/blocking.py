@@ -65,8 +65,8 @@ class BlockingPasses(Passes):
     @property
     def keeps_bound(self) -> bool:
         """Whether what is in flight should keep the bound."""
-        size = self.measures.kernels[self._place].size
-        turnaround_s = self.measures.choice.turnaround_s(size, self._form)
+        kernel = self.measures.kernels[self._place]
+        turnaround_s = self.measures.choice.turnaround_s(kernel, self._form)
         return turnaround_s <= self.gpu.bound_s
 
     def next(self) -> None:

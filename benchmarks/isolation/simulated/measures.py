@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dovetail.isolation.scheduler import SAMPLES, WHOLE, FormChoice, Kernel, LaunchForm, Size
+from dovetail.isolation.scheduler import SAMPLES, WHOLE, FormChoice, Kernel, Kind, LaunchForm, Size
 
 from .device import Device
 from .kernels import KernelKind
@@ -15,14 +15,13 @@ class KernelMeasures:
     """What the library knows of a client's kernels: times of the whole ones, and forms."""
 
     def __init__(
-        self, gpu: Device, name: str, kinds: Sequence[KernelKind], *, forms: Sequence[str]
+        self, gpu: Device, name: str, kinds: Sequence[KernelKind], *, forms: Sequence[Kind]
     ) -> None:
         self.choice = FormChoice(gpu.sms, gpu.bound_s)
         self.kernels = [
             Kernel(
                 Size(f"{name} {place}", kind.blocks, kind.threads),
-                sliceable=kind.preemptible and "slices" in forms,
-                preemptible=kind.preemptible and "workers" in forms,
+                dict.fromkeys(("whole", *(forms if kind.preemptible else ())), kind.residency),
             )
             for place, kind in enumerate(kinds)
         ]
@@ -31,7 +30,7 @@ class KernelMeasures:
 
     def has_forms(self, place: int) -> bool:
         """Return whether a kernel has forms besides the whole one."""
-        return self.kernels[place].sliceable or self.kernels[place].preemptible
+        return len(self.kernels[place].resident) > 1
 
     def is_timed(self, place: int) -> bool:
         """Return whether the whole kernel has run as often as it is measured."""
@@ -43,7 +42,7 @@ class KernelMeasures:
 
     def form(self, place: int) -> LaunchForm:
         """Return the form of a kernel's next launch."""
-        return self.choice.form(self.kernels[place]) if self.has_forms(place) else WHOLE
+        return self.choice.choice(self.kernels[place]).form
 
     def add(self, place: int, form: LaunchForm, seconds: float) -> None:
         """Note the time of a launch, without its waits."""
@@ -51,13 +50,12 @@ class KernelMeasures:
             self._runs[place] += 1
             self._least_s[place] = min(self._least_s[place], seconds)
         if self.has_forms(place):
-            size = self.kernels[place].size
-            self.choice.add(size, form, seconds / size.blocks)
+            self.choice.add(self.kernels[place].size, form, seconds)
 
     @property
     def are_final(self) -> bool:
         """Whether nothing is left to measure."""
         return all(
-            self.choice.chosen(kernel.size) if self.has_forms(place) else self.is_timed(place)
+            self.is_timed(place) and self.choice.choice(kernel).final
             for place, kernel in enumerate(self.kernels)
         )
