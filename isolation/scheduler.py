@@ -30,6 +30,9 @@ SAMPLES: Final = 5
 TRIES: Final = 4
 """Forms of a kernel that are measured at most, besides the whole one."""
 
+MOST_SIZES: Final = 4096
+"""Kernels whose times are kept at most, each with the dimensions of its launch."""
+
 # What forms cost on a GPU, in seconds or as a part.
 
 LAUNCH_S: Final = 2e-6
@@ -57,7 +60,6 @@ AGAIN_S: Final = 4e-6
 _ABOUT: Final = 1.5
 _AS_FAST: Final = 1.02
 _LEAST_SLOWED: Final = 0.1
-_MOST_SIZES: Final = 4096
 
 Kind = Literal["whole", "slices", "workers"]
 
@@ -198,23 +200,23 @@ class FormChoice:
             How long its launches took on the GPU, in sum and without what was between them.
         """
         runs = self._runs.setdefault(size, {}).setdefault(form, _Runs())
-        if len(self._runs) > _MOST_SIZES:
+        if len(self._runs) > MOST_SIZES:
             del self._runs[next(iter(self._runs))]
         if runs.count >= self.samples or not 0 < seconds < math.inf:
             return False
         runs.add(seconds)
         return runs.count == self.samples
 
-    def know(self, size: Size, measured: Mapping[LaunchForm, float]) -> None:
+    def know(self, times: Mapping[Size, Mapping[LaunchForm, float]]) -> None:
         """Take over what was measured before, in its order."""
-        made = {form: _Runs(self.samples, seconds) for form, seconds in measured.items()}
-        self._runs[size] = made
+        for size, measured in times.items():
+            made = {form: _Runs(self.samples, seconds) for form, seconds in measured.items()}
+            self._runs[size] = made
 
-    def known(self) -> Iterator[tuple[Size, Mapping[LaunchForm, float]]]:
-        """Yield what was measured completely: seconds by form, in the order of the tries."""
-        for size in self._runs:
-            if measured := self.measured(size):
-                yield size, measured
+    @property
+    def known(self) -> dict[Size, Mapping[LaunchForm, float]]:
+        """What was measured completely: seconds by form, in the order of the tries."""
+        return {size: found for size in self._runs if (found := self.measured(size))}
 
     def measured(self, size: Size) -> Mapping[LaunchForm, float]:
         """Return what was measured completely of a kernel: seconds by form."""

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from dovetail.isolation import times
 from dovetail.isolation.assemble import AssemblerError, find_ptxas
 from dovetail.isolation.copies import pointers, why_not_on_copies
 from dovetail.isolation.images import ImageError, ptx_of
@@ -127,7 +128,8 @@ _LONGEST_TEXT: Final = 200
 class _PreparedModule:
     """A module with the forms of its kernels, in the order of their numbers.
 
-    ``escapes`` has the reasons why kernels, or the whole module, lack forms.
+    ``identities`` identify their code, with that of their forms; ``escapes`` has the reasons why
+    kernels, or the whole module, lack forms.
     """
 
     key: str
@@ -135,6 +137,7 @@ class _PreparedModule:
     kernels: tuple[PreparedKernel, ...] = ()
     parameters: tuple[int, ...] = ()
     pointers: tuple[int, ...] = ()
+    identities: tuple[str, ...] = ()
     escapes: dict[str, str] = field(default_factory=dict)
 
 
@@ -264,7 +267,8 @@ class SchedulerServer:
     samples : int
         The number of runs in a measurement.
     kept : Path, optional
-        The folder of PTX from assemblers (``interception.assembler``).
+        The folder of PTX from assemblers (``interception.assembler``), and of measured times of
+        kernels (``times``).
     idle_s : float
         Seconds without a process or a status request after which it ends.
     unproven : bool
@@ -287,6 +291,7 @@ class SchedulerServer:
         self._joined: dict[int, _ClientProcess] = {}
         self._ended: Counter[str] = Counter()
         self._choices: dict[int, FormChoice] = {}
+        self._unsaved: set[int] = set()
         self._kept = kept
         self._prepared: dict[str, _PreparedModule] = {}
         self._lock, self._preparing = threading.Lock(), threading.Lock()
@@ -310,12 +315,13 @@ class SchedulerServer:
                 connection, _ = self._listening.accept()
             except OSError as error:
                 if self._closed.is_set():
-                    return
+                    break
                 # After an error such as too many open files, wait for other processes to end.
                 _logger.warning("no process can join: %s", error)
                 self._closed.wait(_SWEEP_S)
                 continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        self._save()
 
     def close(self) -> None:
         """Stop accepting processes, and close the socket and the memory."""
@@ -348,6 +354,7 @@ class SchedulerServer:
                 self._memory.ignore_stale()
                 if self._joined:
                     self._needed_s = time.monotonic()
+            self._save()
             if time.monotonic() - self._needed_s > self._idle_s:
                 self._end()
 
@@ -434,16 +441,13 @@ class SchedulerServer:
         }
         able = ("whole", *(form for form, text in why.items() if not text))
         wanted = Kernel(
-            Size(f"{made.key} {kernel.name}", shape.blocks, shape.threads, numbers[8]),
+            Size(made.identities[numbers[1]], shape.blocks, shape.threads, numbers[8]),
             {form: kernel.resident(form, shape) for form in able},
         )
         with self._lock:
             client.sms = numbers[10]
             client.sizes[*numbers[:2], shape.blocks, shape.threads] = wanted.size
-            choice = self._choices.setdefault(
-                client.sms, FormChoice(client.sms, self._bound_s, self._samples)
-            )
-            form, final = choice.choice(wanted)
+            form, final = self._choice(client.sms).choice(wanted)
         return _ANSWER.pack(_KINDS.index(form.kind), form.size, form.chunk, final)
 
     def _measured(self, client: _ClientProcess, request: bytes) -> None:
@@ -451,8 +455,36 @@ class SchedulerServer:
         if (measured := client.sizes.get(tuple(launched))) is None:
             return
         with self._lock:
-            choice = self._choices[client.sms]
-            choice.add(measured, LaunchForm(_KINDS[kind], size, chunk), seconds)
+            choice = self._choice(client.sms)
+            if choice.add(measured, LaunchForm(_KINDS[kind], size, chunk), seconds):
+                self._unsaved.add(client.sms)
+
+    def _choice(self, sms: int) -> FormChoice:
+        """Return the choice of forms on a number of SMs; it begins with what is kept."""
+        if sms not in self._choices:
+            self._choices[sms] = FormChoice(sms, self._bound_s, self._samples)
+            if path := self._times_path(sms):
+                try:
+                    self._choices[sms].know(times.load(path))
+                except times.TimesError as error:
+                    _logger.warning("%s; kernels are measured anew", error)
+        return self._choices[sms]
+
+    def _times_path(self, sms: int) -> Path | None:
+        name = times.file_name(sms, times.DRIVER)
+        return self._kept / name if self._kept and name else None
+
+    def _save(self) -> None:
+        """Keep what was measured since the last time."""
+        with self._lock:
+            known = {sms: self._choices[sms].known for sms in self._unsaved}
+            self._unsaved.clear()
+        for sms, measured in known.items():
+            if path := self._times_path(sms):
+                try:
+                    times.save(path, measured)
+                except times.TimesError as error:
+                    _logger.warning("%s", error)
 
     def _failed(self, client: _ClientProcess, request: bytes) -> None:
         """Take a form back that cannot be checked on copies, or was not right there."""
@@ -480,6 +512,7 @@ class SchedulerServer:
             kernels=usable,
             parameters=tuple(len(function.parameters) for function in module.kernels),
             pointers=tuple(pointers(function) for function in module.kernels),
+            identities=tuple(_identity(made, kernel) for kernel in usable),
             escapes={f"{k.name}: {form}": why for k in usable for form, why in k.refused.items()},
         )
 
@@ -502,6 +535,10 @@ def _usable(
         return kernel
     why = f"the module's variable {variable} would exist twice"
     return replace(kernel, forms={}, refused=dict.fromkeys(_FORMS, why))
+
+
+def _identity(text: str, kernel: PreparedKernel) -> str:
+    return hashlib.sha256(f"{kernel.name}\0{text}".encode()).hexdigest()[:32]
 
 
 def short_texts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -575,7 +612,7 @@ def main() -> None:
     """Run the scheduler of a GPU."""
     parser = argparse.ArgumentParser(prog="python -m dovetail.isolation.server")
     parser.add_argument("socket", type=Path, help="socket to which processes connect")
-    parser.add_argument("--kept", type=Path, help="folder in which assemblers keep PTX")
+    parser.add_argument("--kept", type=Path, help="folder that keeps PTX and times of kernels")
     parser.add_argument("--daemon", action="store_true", help="return once it listens")
     parser.add_argument(
         "--idle-s", type=float, default=math.inf, help="seconds without use after which it ends"

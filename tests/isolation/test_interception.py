@@ -253,8 +253,7 @@ class TestOneClient:
         server = serve(SchedulerServer, samples=1, unproven=True)
         done, _ = _done(client(Work((_task("update_in_place"),), 12)))
         assert done["wrong"] == []
-        # After the whole one: with times of an interpreter, workers could not be better.
-        assert _forms(done) == {"whole", "slices"}
+        assert {"whole", "slices"} <= _forms(done)
         assert server.status()["launches"]["isolated"] >= 4
 
     def test_what_is_not_proven_on_hardware_is_off_and_says_so(self, serve, client):

@@ -65,9 +65,7 @@ class BlockingPasses(Passes):
     @property
     def keeps_bound(self) -> bool:
         """Whether what is in flight should keep the bound."""
-        kernel = self.measures.kernels[self._place]
-        turnaround_s = self.measures.choice.turnaround_s(kernel, self._form)
-        return turnaround_s <= self.gpu.bound_s
+        return self.measures.turnaround_s(self._place, self._form) <= self.gpu.bound_s
 
     def next(self) -> None:
         """Wait until the next kernel may be launched."""

@@ -148,8 +148,7 @@ class GatedPasses(Passes):
             keeps = whole_s is not None and whole_s <= self.gpu.bound_s
             yield GatedLaunch(wait, None, keeps, after_s=costs.event_s if measured else 0.0)
             return
-        kernel, choice = self.measures.kernels[place], self.measures.choice
-        turnaround_s = choice.turnaround_s(kernel, form)
+        turnaround_s = self.measures.turnaround_s(place, form)
         known = not math.isnan(turnaround_s)
         keeps = known and turnaround_s <= self.gpu.bound_s
         if form.kind == "slices":
@@ -162,7 +161,7 @@ class GatedPasses(Passes):
             return
         # The last launch of workers has no flag: it ends what is left.
         again_s = costs.wait_s + 2 * costs.gap_s + costs.worker_step_s
-        about_s = choice.measured(kernel.size).get(form, whole_s or 0.0)
+        about_s = self.measures.run_s(place, form) or whole_s or 0.0
         for _ in range(max(1, int(costs.repeats * about_s / again_s))):
             wait = self._groups.wait(turnaround_s if known else None, apart=True)
             yield GatedLaunch(

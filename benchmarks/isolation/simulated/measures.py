@@ -17,7 +17,9 @@ class KernelMeasures:
     def __init__(
         self, gpu: Device, name: str, kinds: Sequence[KernelKind], *, forms: Sequence[Kind]
     ) -> None:
-        self.choice = FormChoice(gpu.sms, gpu.bound_s)
+        self._choice = FormChoice(gpu.sms, gpu.bound_s)
+        self._final: dict[int, tuple[LaunchForm, float]] = {}
+        """Final forms with their turnarounds."""
         self.kernels = [
             Kernel(
                 Size(f"{name} {place}", kind.blocks, kind.threads),
@@ -42,7 +44,22 @@ class KernelMeasures:
 
     def form(self, place: int) -> LaunchForm:
         """Return the form of a kernel's next launch."""
-        return self.choice.choice(self.kernels[place]).form
+        if place in self._final:
+            return self._final[place][0]
+        kernel = self.kernels[place]
+        form, final = self._choice.choice(kernel)
+        if final and self.is_timed(place):
+            self._final[place] = form, self._choice.turnaround_s(kernel, form)
+        return form
+
+    def turnaround_s(self, place: int, form: LaunchForm) -> float:
+        """Return how long a form takes to release the GPU, or nan if it was not measured."""
+        final, seconds = self._final.get(place, (None, math.nan))
+        return seconds if form == final else self._choice.turnaround_s(self.kernels[place], form)
+
+    def run_s(self, place: int, form: LaunchForm) -> float | None:
+        """Return the least time of a form's launches, if it was measured."""
+        return self._choice.measured(self.kernels[place].size).get(form)
 
     def add(self, place: int, form: LaunchForm, seconds: float) -> None:
         """Note the time of a launch, without its waits."""
@@ -50,12 +67,11 @@ class KernelMeasures:
             self._runs[place] += 1
             self._least_s[place] = min(self._least_s[place], seconds)
         if self.has_forms(place):
-            self.choice.add(self.kernels[place].size, form, seconds)
+            self._choice.add(self.kernels[place].size, form, seconds)
 
     @property
     def are_final(self) -> bool:
         """Whether nothing is left to measure."""
-        return all(
-            self.is_timed(place) and self.choice.choice(kernel).final
-            for place, kernel in enumerate(self.kernels)
-        )
+        for place in range(len(self.kernels)):
+            self.form(place)
+        return len(self._final) == len(self.kernels)
