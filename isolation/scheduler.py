@@ -145,7 +145,7 @@ class Expected(NamedTuple):
     run_s : float
         Seconds that its launches take on the GPU, as they are measured.
     cost_s : float
-        The same with what is between them.
+        What it costs in all, with what is between its launches.
     turnaround_s : float
         Seconds until it releases the GPU.
     """
@@ -197,7 +197,8 @@ class FormChoice:
         form : LaunchForm
             How it has run.
         seconds : float
-            How long its launches took on the GPU, in sum and without what was between them.
+            How long it took on the GPU, without what was between its launches: of slices, the time
+            of one by its part of the blocks.
         """
         runs = self._runs.setdefault(size, {}).setdefault(form, _Runs())
         if len(self._runs) > MOST_SIZES:
@@ -321,9 +322,9 @@ class KernelModel:
                 parts, rest = divmod(self._blocks, form.size)
                 waves = parts * -(-form.size // width) + -(-rest // width)
                 parts += rest > 0
-                run_s = waves * block_s + parts * LAUNCH_S
-                each_s = -(-min(form.size, self._blocks) // width) * block_s + LAUNCH_S
-                return Expected(form, run_s, run_s + parts * PART_S, each_s)
+                each_s = -(-form.size // width) * block_s + LAUNCH_S
+                cost_s = waves * block_s + parts * (LAUNCH_S + PART_S)
+                return Expected(form, each_s * self._blocks / form.size, cost_s, each_s)
             case "workers":
                 each_s = form.chunk * block_s + STEP_S
                 turns = -(-self._blocks // (form.chunk * form.size))

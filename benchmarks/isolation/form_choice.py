@@ -40,7 +40,7 @@ _PARTS: Final = 12
 
 
 class Ran(NamedTuple):
-    """What a form did: its launches, these with what is between them, and its turnaround."""
+    """What a form did: its time as the library measures it, what it cost, and its turnaround."""
 
     run_s: float
     cost_s: float
@@ -93,10 +93,10 @@ class MadeUpGpu:
             for _ in range(min(count, _PARTS))
         ]
         each_s = sum(drawn) / len(drawn)
-        run_s = count * each_s
+        cost_s = count * each_s + -(-blocks // size) * self._part_s
         if rest:
-            run_s += self._launch_s + self._grid_s(rng, rest, SMS * resident)
-        return Ran(run_s, run_s + -(-blocks // size) * self._part_s, each_s)
+            cost_s += self._launch_s + self._grid_s(rng, rest, SMS * resident)
+        return Ran(each_s * blocks / size, cost_s, each_s)
 
     def all_forms(self) -> Iterator[LaunchForm]:
         """Yield whole waves of slices and chunks of workers that could be best, and the whole."""

@@ -40,8 +40,8 @@ def _even(kernel, block_s, slowed=1.25):
         if form.kind == "workers":
             seconds = LAUNCH_S + waves * slowed * block_s + waves / form.chunk * STEP_S
         else:
-            parts = math.ceil(kernel.size.blocks / (form.size or kernel.size.blocks))
-            seconds = waves * block_s + parts * LAUNCH_S
+            part = kernel.size.blocks / (form.size or kernel.size.blocks)
+            seconds = waves * block_s + part * LAUNCH_S
         for more_s in (1e-6, 0, 1e-3, 1, 2):
             choice.add(kernel.size, form, seconds + more_s)
 
