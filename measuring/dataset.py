@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
@@ -35,6 +36,9 @@ _ALONE: Final[Mapping[Mode, Mode]] = {
 
 SLOW: Final = 2.0
 """A pair with a worker known to be slowed by this factor shares no GPU: taking turns is as fast."""
+
+LEAST_ANSWERED: Final = 0.9
+"""Where fewer of the requests at a load are answered, they queue up for longer and longer."""
 
 Baselines = Mapping[tuple[str, Mode], float]
 """Means in seconds alone without a share, by `WorkerSeat.label` and mode."""
@@ -197,6 +201,21 @@ def _why_not(one: ExperimentResult, alone: Baselines) -> str:
         return f"{missing[0]} was not measured alone without a cap ({mode}) yet"
     if one.status == "starved" and least_slowdowns(one, alone) is None:
         return f"starved: {one.reason}: raise most_s"
+    return _overload(one)
+
+
+def _overload(one: ExperimentResult) -> str:
+    """Return why latencies of requests at a load say nothing; empty if they do.
+
+    Where requests queue up, latency grows with the window, and the slowest are not answered in it.
+    Chance explains three standard deviations of a Poisson process.
+    """
+    for name, pace in zip(one.workloads, one.paces or (), strict=False):
+        if pace.latency is None or pace.latency.requests_s is None or one.window_s is None:
+            continue
+        due = pace.latency.requests_s * one.window_s
+        if pace.iterations < LEAST_ANSWERED * due - 3 * sqrt(due):
+            return f"{name} answered {pace.iterations:,} of {due:,.0f} requests, so they queue up"
     return ""
 
 

@@ -201,3 +201,18 @@ def test_isolated_pairs_are_rows_with_the_share_idle():
     assert (isolated.mode, isolated.share) == ("mps", (None, IDLE))
     assert isolated.slowdown == (pytest.approx(1), pytest.approx(2))
     assert isolated.p99 == (pytest.approx(1.1), None)
+
+
+def test_requests_that_queue_up_are_no_row():
+    *rest, isolated = SERVICE_RESULTS
+    first, other = isolated.paces
+    # 25 a second for 5 s are due.
+    behind = isolated.replace(paces=(first.replace(iterations=70), other))
+    data = measured_data(Contents((machine(SERVICE),), SERVICE, (*rest, behind)), "mine")
+    assert len(data.data.measurements) == 1
+    (left_out,) = data.left_out
+    assert left_out.why == "conv answered 70 of 125 requests, so they queue up"
+    # Three standard deviations may be chance.
+    some = isolated.replace(paces=(first.replace(iterations=80), other))
+    data = measured_data(Contents((machine(SERVICE),), SERVICE, (*rest, some)), "mine")
+    assert data.left_out == ()
