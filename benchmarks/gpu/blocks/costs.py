@@ -22,13 +22,14 @@ from blocks.setting import ApartError, Setting, apart
 from blocks.sharing import WAYS, Machine
 from dovetail.instances.errors import DovetailError
 
-GATE, SAID, SEEN, FLAG = 0, 16, 32, 48
+GATE, SAID, SEEN, FLAG, START = 0, 16, 32, 80, 96
 """Words of a page, each in a line of its own."""
 
 _OPENS_S: Final = 0.2
 """Seconds after which a gate opens that was closed to see who waits."""
 
 _STREAMS: Final = 32
+_QUIET_S: Final = 3e-4
 _LONG_US: Final = 10.0
 FLAGS: Final = ("device", "host", "poller")
 
@@ -192,6 +193,32 @@ def first_blocks(setting: Setting) -> Iterator[dict[str, Any]]:
     yield {"what": "gate opened by host to first block", **quantiles(opened)}
     yield {"what": "gate opened by GPU to first block", **quantiles(by_gpu)}
     yield {"what": "kernel's last store to the write behind", **quantiles(written)}
+    closed = [_closing(bench, rng, setting.of(200, 10)) for _ in range(setting.of(50, 2))]
+    yield {"what": "gate closed to the last block begun", **quantiles(closed)}
+
+
+def _closing(bench: _Bench, rng: random.Random, count: int) -> float:
+    """Return how long after the closing of a gate the host sees kernels begin that wait there."""
+    page, stream, words = bench.page, bench.stream, bench.page.words
+    words[START] = words[SEEN] = 0
+    words[GATE] = 1
+    stream.wait_at_least(page.at(START), 1)
+    for k in range(1, count + 1):
+        stream.wait_at_least(page.at(GATE), 1)
+        bench.programs.mark(page.at(SEEN), k, stream)()
+    words[START] = 1
+    closes_at = rng.randrange(count // 4, count // 2)
+    while words[SEEN] < closes_at:
+        pass
+    before, clock = words[SEEN], time.perf_counter
+    words[GATE] = 0
+    began = last = clock()
+    while clock() - last < _QUIET_S:
+        if words[SEEN] != before:
+            before, last = words[SEEN], clock()
+    words[GATE] = 1
+    stream.finish()
+    return 1e6 * (last - began)
 
 
 def reads_of_flag(setting: Setting) -> Iterator[dict[str, Any]]:
