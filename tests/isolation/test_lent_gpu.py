@@ -113,3 +113,5 @@ def test_pairs_of_processes_run(ran, step):
     (status, *_) = (one["scheduler"] for one in records if "scheduler" in one)
     assert status["launches"]["announced"] > 0
     assert status["launches"]["whole"] + status["launches"]["isolated"] > 0
+    if step == "throughput":
+        assert status["launches"]["graph"] > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from blocks.cuda import UNDER_MPS
@@ -74,8 +75,39 @@ class StandIn(made_up_gpu.MadeUpGpu):
         began, ended = self._passed[begin], self._passed[end]
         _put(to, struct.pack("=f", 1e3 * ((ended or 0.0) - (began or 0.0))))
 
+    def cuStreamBeginCapture(self, stream: int, mode: int) -> None:  # noqa: N802
+        """Keep what is put into a stream from now on."""
+        self._captured[stream] = []
+
+    def cuStreamIsCapturing(self, stream: int, to: int) -> None:  # noqa: N802
+        """Say whether that is so."""
+        _put(to, struct.pack("=i", stream in self._captured))
+
+    def cuStreamEndCapture(self, stream: int, to: int) -> None:  # noqa: N802
+        """Give a graph of it."""
+        graph = next(self._handles)
+        self._graphs[graph] = self._captured.pop(stream)
+        _put(to, struct.pack("=Q", graph))
+
+    def cuGraphInstantiate(self, to: int, graph: int, flags: int) -> None:  # noqa: N802
+        """Give what can be launched of a graph: the graph."""
+        _put(to, struct.pack("=Q", graph))
+
+    def cuGraphLaunch(self, graph: int, stream: int) -> None:  # noqa: N802
+        """Put all of a graph into a stream."""
+        for operation in self._graphs[graph]:
+            self._enqueue(stream, operation)
+
+    def _enqueue(self, stream: int, operation: Callable[[], object]) -> None:
+        if stream in self._captured:
+            self._captured[stream].append(operation)
+        else:
+            super()._enqueue(stream, operation)
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self._captured: dict[int, list[Callable[[], object]]] = {}
+        self._graphs: dict[int, list[Callable[[], object]]] = {}
         self._passed: dict[int, float | None] = {}
 
 

@@ -54,7 +54,7 @@ def throughput(setting: Setting) -> Iterator[str]:
     """Yield a table: iterations a second of trainings alone and beside requests at half load."""
     table, machine = _Table(setting, "throughput"), Machine(setting)
     full = ("10 us", "50 us", "200 us", "1 ms", "mixed", "graph")
-    kinds = setting.of(full, ("50 us",))
+    kinds = setting.of(full, ("50 us", "graph"))
     seconds = setting.of(0.8, 0.3)
     plain: dict[str, float] = {}
     yield (
