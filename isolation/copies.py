@@ -2,12 +2,13 @@
 
 The interception library runs a form and the whole kernel once each on copies of the memory that the
 arguments point to, and compares them. This needs arguments that show all memory the kernel reaches:
-pointers that stand alone, and no addresses that it loads from memory.
+pointers that stand alone, and no addresses that it loads from memory or from a structure.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from dovetail.isolation.ptx import Function, Module, Statement
@@ -32,8 +33,6 @@ def why_not_on_copies(module: Module, kernel: Function) -> str:
     """Return why a kernel cannot be tried on copies of its memory, empty if it can."""
     if len(kernel.parameters) > MOST_PARAMETERS:
         return f"it has more than {MOST_PARAMETERS} parameters"
-    if not all(map(_bits, kernel.parameters)):
-        return "it takes a structure, which may hold pointers"
     for one in kernel.body:
         if one.family == "call":
             return "it calls functions"
@@ -41,7 +40,7 @@ def why_not_on_copies(module: Module, kernel: Function) -> str:
             return "it uses textures or surfaces"
         if one.family == "tensormap" or one.has("tensor"):
             return "it uses tensor maps, which hold addresses"
-    return "it loads addresses from memory" if _loads_addresses(kernel) else ""
+    return "it loads addresses from memory or a structure" if _loads_addresses(kernel) else ""
 
 
 def _bits(parameter: str) -> int:
@@ -52,6 +51,7 @@ def _bits(parameter: str) -> int:
 
 def _loads_addresses(kernel: Function) -> bool:
     """Return whether an address may come from memory, or is put together from parts of 32 bits."""
+    plain = {one.split()[-1] for one in kernel.parameters if _bits(one)}
     loaded: set[str] = set()  # numbers from memory, such as indices, and parameters of 32 bits
     addresses: set[str] = set()  # what may be an address from memory
     before = (-1, -1)
@@ -63,7 +63,7 @@ def _loads_addresses(kernel: Function) -> bool:
                 continue
             results = _NAME.findall(one.operands[0])
             sources = {name for text in one.operands[1:] for name in _NAME.findall(text)}
-            if _reads_memory(one):
+            if _reads_memory(one, plain):
                 (addresses if _width(one) >= 64 else loaded).update(results)
             elif sources & addresses:
                 (loaded if _narrows(one) else addresses).update(results)
@@ -79,8 +79,9 @@ def _loads_addresses(kernel: Function) -> bool:
     )
 
 
-def _reads_memory(one: Statement) -> bool:
-    given = one.has("param") and _width(one) >= 64
+def _reads_memory(one: Statement, plain: Collection[str]) -> bool:
+    """Return whether results may come from memory, a structure, or half of a parameter."""
+    given = one.has("param") and _width(one) == 64 and one.operands[1].strip("[] ") in plain
     return one.family in ("ld", "ldu", "ldmatrix", "atom") and not given
 
 

@@ -129,7 +129,9 @@ class Client:
 
     def launch(self, function, task: Task, at: int, stream: int, call: str) -> None:
         values = [
-            ctypes.c_uint64(one - DATA_AT + at if pointer else one)
+            ctypes.create_string_buffer(one, len(one))
+            if isinstance(one, bytes)
+            else ctypes.c_uint64(one - DATA_AT + at if pointer else one)
             for one, pointer in zip(task.case.arguments, task.pointers, strict=True)
         ]
         places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))

@@ -341,6 +341,14 @@ class TestOneClient:
         done, _ = _done(client(Work((_with_number(number),), 3)))
         assert (done["wrong"], server.status()["launches"]["isolated"]) == ([], 3)
 
+    def test_a_structure_without_addresses(self, serve, client):
+        server = serve(forms=("slices", "workers"), sizes=(2,))
+        source = """int* y, int3 s) {
+            y[threadIdx.x + blockDim.x * blockIdx.x] += s.x * (blockIdx.x % 2 ? s.y : s.z); }"""
+        task = _made("structure", source, (struct.pack("=3i", -7, 20, 300),))
+        done, _ = _done(client(Work((task,), 6)))
+        assert (done["wrong"], server.status()["launches"]["isolated"]) == ([], 6)
+
     def test_shared_memory_up_to_the_limit_without_leave(self, serve, client):
         server = serve(forms=("workers",), sizes=(2,))
         source = """int* y) { extern __shared__ int d[]; __shared__ volatile int s[1000];
