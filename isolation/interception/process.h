@@ -84,19 +84,26 @@ static void leave(const char *why) {
 static int send_all(const void *data, size_t size) {
     for (const char *at = data; size;) {
         ssize_t sent = send(self.socket, at, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
         if (sent <= 0) return 0;
         at += sent, size -= (size_t)sent;
     }
     return 1;
 }
 
+/* Wait until the scheduler has written, whatever signals the job takes in the meantime. */
+static int is_written(double until) {
+    struct pollfd ready = {.fd = self.socket, .events = POLLIN};
+    for (double left; (left = until - now()) > 0;)
+        if (poll(&ready, 1, (int)(1000 * left) + 1) >= 0 || errno != EINTR) return ready.revents != 0;
+    return 0;
+}
+
 static int receive_all(void *data, size_t size, double within_s) {
     double until = now() + within_s;
     for (char *at = data; size;) {
-        struct pollfd ready = {.fd = self.socket, .events = POLLIN};
-        double left = until - now();
-        if (left <= 0 || poll(&ready, 1, (int)(1000 * left) + 1) < 0) return 0;
-        ssize_t got = ready.revents ? recv(self.socket, at, size, MSG_DONTWAIT) : -1;
+        if (!is_written(until)) return 0;
+        ssize_t got = recv(self.socket, at, size, MSG_DONTWAIT);
         if (!got) return 0;
         if (got > 0) at += got, size -= (size_t)got;
     }
@@ -143,7 +150,9 @@ static int hello(const char *path, uint32_t critical) {
         struct message message;
         uint32_t version, critical, pid;
     } request = {{HELLO, 12}, VERSION, critical, (uint32_t)getpid()};
-    if (connect(self.socket, (struct sockaddr *)&address, sizeof address) || !send_all(&request, sizeof request)) return 0;
+    while (connect(self.socket, (struct sockaddr *)&address, sizeof address))
+        if (errno != EINTR) return 0;
+    if (!send_all(&request, sizeof request)) return 0;
     uint32_t area = AREAS;
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -151,8 +160,7 @@ static int hello(const char *path, uint32_t critical) {
     } control;
     struct iovec part = {&area, sizeof area};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
-    struct pollfd ready = {.fd = self.socket, .events = POLLIN};
-    if (poll(&ready, 1, (int)(1000 * REPLY_S)) < 1 || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
+    if (!is_written(now() + REPLY_S) || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
     int files[2];
     if (!first || first->cmsg_type != SCM_RIGHTS || first->cmsg_len != CMSG_LEN(sizeof files) || area >= AREAS) return 0;

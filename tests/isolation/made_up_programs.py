@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -61,6 +62,17 @@ def reset(task):
     client.cu("cuDevicePrimaryCtxReset", 0)
     function = client.load(task.image, "cuLibraryLoadData")
     return right and all(client.run(function, task) for _ in range(3))
+
+
+def signals(task):
+    """The program takes signals all the time, as of a profiler or of processes that end."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+    client = Client(1)
+    function = client.load(task.image)
+    right = all(client.run(function, task) for _ in range(6))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return right
 
 
 def forking(task):

@@ -406,14 +406,14 @@ class TestOneClient:
         launches = server.status()["launches"]
         assert (launches["isolated"] > 0, launches["no PTX"] > 0) == (kept, not kept)
 
-    @pytest.mark.parametrize("way", ["threads", "waiting", "reset"])
+    @pytest.mark.parametrize("way", ["threads", "waiting", "reset", "signals"])
     def test_programs(self, serve, start, place, way):
         server = serve(seed=1)
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
         ran = start("-m", "tests.isolation.made_up_programs", way, str(file))
         out, errors = ran.communicate(timeout=LIMIT_S)
-        assert (ran.returncode, out.strip()) == (0, "right"), errors
+        assert (ran.returncode, out.strip(), errors) == (0, "right", "")
         launches = server.status()["launches"]
         # On a busy machine others may be late, too.
         assert launches["late"] or way != "waiting"
