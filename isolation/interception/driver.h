@@ -60,6 +60,7 @@ struct config {
     F(cuStreamWaitValue32, (Handle, Address, uint32_t, unsigned))                                  \
     F(cuStreamCreate, (Handle *, unsigned))                                                        \
     F(cuStreamQuery, (Handle))                                                                     \
+    F(cuStreamGetId, (Handle, uint64_t *))                                                         \
     F(cuStreamIsCapturing, (Handle, int *))                                                        \
     F(cuEventCreate, (Handle *, unsigned))                                                         \
     F(cuEventRecord, (Handle, Handle))                                                             \

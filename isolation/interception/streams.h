@@ -79,16 +79,16 @@ static int on_gpu(void) {
 
 static struct slot {
     pthread_mutex_t lock;
-    Handle stream;
-    double left_s; /* what still fits behind the last wait at the gate (gate.h) */
+    uint64_t stream; /* its number: the handle of one that is destroyed is used again while it still runs */
+    double left_s;   /* what still fits behind the last wait at the gate (parts.h) */
 } slots[LANES];
-static __thread char own_stream;
 
 static int idle(const struct lane *lane) { return lane->launched == lane->ended; }
 
 /* Return the lane of a stream, locked; -1 if all are busy with others. */
 static int lane_of(Handle stream) {
-    Handle key = stream == (Handle)2 ? &own_stream : stream ? stream : (Handle)1;
+    uint64_t key;
+    if (driver.cuStreamGetId(stream, &key)) key = stream ? (uintptr_t)stream : 1;
     for (;;) {
         int found = -1;
         pthread_mutex_lock(&tables);

@@ -103,6 +103,8 @@ class MadeUpGpu:
         self._handles = itertools.count(0x10000, 16)
         self._top = _FIRST
         self._streams: dict[int, deque] = {}
+        self._stream_ids: dict[int, int] = {}
+        self._free_streams: list[int] = []
         self._running: list[threading.Thread] = []
         self._rng = random.Random(seed)
         self._change = threading.Condition()
@@ -316,7 +318,16 @@ class MadeUpGpu:
         return 0
 
     def cuStreamCreate(self, to, flags):
-        _put(to, next(self._handles))
+        _put(to, self._free_streams.pop() if self._free_streams else next(self._handles))
+
+    def cuStreamDestroy(self, stream):
+        """What is in it goes on, and the next stream gets its handle."""
+        self._streams[-next(self._handles)] = self._streams.pop(stream)
+        self._stream_ids.pop(stream, None)
+        self._free_streams.append(stream)
+
+    def cuStreamGetId(self, stream, to):
+        _put(to, self._stream_ids.setdefault(stream or 1, next(self._handles)))
 
     def cuEventCreate(self, to, flags):
         event = next(self._handles)

@@ -37,10 +37,7 @@ def waiting(task):
     """A launch follows a wait in its stream that this thread ends after it has launched."""
     client = Client(1)
     function = client.load(task.image)
-    word, at = ctypes.c_uint32(0), ctypes.c_uint64()
-    size = ctypes.c_size_t(4)
-    client.cu("cuMemHostRegister", ctypes.c_void_p(ctypes.addressof(word)), size, 3)
-    client.cu("cuMemHostGetDevicePointer", ctypes.byref(at), ctypes.byref(word), 0)
+    word, at = _word(client)
     data = len(task.case.data)
     memory = ctypes.c_uint64()
     client.cu("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(data))
@@ -52,6 +49,35 @@ def waiting(task):
     left = ctypes.create_string_buffer(data)
     client.cu("cuMemcpyDtoH", left, memory, ctypes.c_size_t(data))
     return left.raw == task.expected and all(client.run(function, task, 16) for _ in range(3))
+
+
+def _word(client):
+    """Return a word that is 0, and where the GPU sees it."""
+    word, at = ctypes.c_uint32(0), ctypes.c_uint64()
+    size = ctypes.c_size_t(4)
+    client.cu("cuMemHostRegister", ctypes.c_void_p(ctypes.addressof(word)), size, 3)
+    client.cu("cuMemHostGetDevicePointer", ctypes.byref(at), ctypes.byref(word), 0)
+    return word, at
+
+
+def destroyed_stream(task):
+    """A stream is destroyed while a launch is in it, and another one gets its handle."""
+    client = Client(1)
+    function = client.load(task.image)
+    word, at = _word(client)
+    first, second = ctypes.c_void_p(), ctypes.c_void_p()
+    client.cu("cuStreamCreate", ctypes.byref(first), 1)
+    client.cu("cuStreamWaitValue32", first, at, 1, 0)
+    memory = ctypes.c_uint64()
+    client.cu("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(len(task.case.data)))
+    client.launch(function, task, memory.value, first.value, "cuLaunchKernel")
+    client.cu("cuStreamDestroy", first)
+    client.cu("cuStreamCreate", ctypes.byref(second), 1)
+    client.launch(function, task, memory.value, second.value, "cuLaunchKernel")
+    client.cu("cuStreamSynchronize", second)
+    word.value = 1
+    client.cu("cuMemcpyDtoH", ctypes.create_string_buffer(1), memory, ctypes.c_size_t(1))
+    return first.value == second.value
 
 
 def reset(task):

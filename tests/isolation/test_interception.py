@@ -438,6 +438,18 @@ class TestTwoClients:
         assert _done(client(Work((_task("update_in_place"),), 5), "latency"))[0]["wrong"] == []
         assert [*server._memory.area(0)[16:18]] == [5, 5]
 
+    def test_launches_of_a_destroyed_stream_end(self, serve, start, place):
+        server = serve(critical=False)
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        way = "destroyed_stream"
+        ran = start("-m", "tests.isolation.made_up_programs", way, str(file), priority="latency")
+        out, errors = ran.communicate(timeout=LIMIT_S)
+        assert (ran.returncode, out.strip(), errors) == (0, "right", "")
+        words = server._memory.area(0)
+        lanes = [[*words[at : at + 2]] for at in range(16, 16 + 4 * words[15], 4)]
+        assert lanes == [[1, 1], [1, 1]]
+
     def test_workers_give_way_and_go_on(self, serve, client):
         server = serve(forms=("workers",), sizes=(1, 2))
         announcer = Announcer(server)
