@@ -4,6 +4,7 @@
 
 #define MODULE_REPLY_S 300.0
 #define MOST_SHAPES 256
+#define SAMPLES 4 /* so many times of a shape are known at most */
 
 struct form {
     uint32_t kind, size, chunk, final; /* kind: 0 whole, 1 slices, 2 workers */
@@ -14,8 +15,9 @@ struct shape {
     unsigned grid[3], block[3], shared;
     struct form form;
     int unasked, pending;   /* whether the scheduler is to be asked; whether a part is being timed */
-    unsigned samples;       /* how many parts were timed in this form, ... */
-    _Atomic float seconds;  /* ... and the least of their times, 0 if there is none */
+    unsigned samples, passed; /* how many parts were timed in this form, and how many were not since it is final */
+    float times[SAMPLES];     /* the last, ... */
+    _Atomic float seconds;    /* ... and the least of them, 0 if there is none */
     struct shape *next;
 };
 struct kernel {

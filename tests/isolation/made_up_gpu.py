@@ -92,6 +92,7 @@ class MadeUpGpu:
         self.allocated: dict[int, int] = {}
         self.loaded: dict[int, dict[str, Kernel]] = {}
         self.launches: list[str] = []
+        self.waits: list[int] = []
         # What a test may want of it: memory mapped in pieces, bytes that others use, copies on the
         # GPU that fail, or do not end, waits that fail, and the time of a block.
         self.in_pieces = self.copies_fail = self.copies_wait = self.waits_fail = False
@@ -314,6 +315,7 @@ class MadeUpGpu:
         if self.waits_fail:
             return NOT_SUPPORTED
         least = value & 0xFFFFFFFF
+        self.waits.append(least)
         self._enqueue(stream, lambda: int.from_bytes(self.memory[at : at + 4], "little") >= least)
         return 0
 

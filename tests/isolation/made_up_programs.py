@@ -80,6 +80,18 @@ def destroyed_stream(task):
     return first.value == second.value
 
 
+def slower(task):
+    """A kernel that is not cut has more to do from some launch on, in the same sizes."""
+    client = Client(1)
+    function = client.load(task.image)
+    call = "cuLaunchCooperativeKernel"
+    client.gpu.block_us = 0.1
+    right = all(client.run(function, task, 16, call) for _ in range(8))
+    quick, client.gpu.block_us = client.gpu.waits[-1], 1e6
+    right &= all(client.run(function, task, 16, call) for _ in range(160))
+    return right and quick < 8 and client.gpu.waits[-1] >= 20
+
+
 def reset(task):
     """The context is reset, and all is loaded anew."""
     client = Client(1)

@@ -487,6 +487,16 @@ class TestTwoClients:
         assert _done(other)[0]["wrong"] == []
         wait_until(lambda: not server.status()["clients"], "their areas are taken back")
 
+    def test_a_kernel_that_has_more_to_do_than_before_waits_by_its_new_time(
+        self, serve, start, place
+    ):
+        serve()
+        file = place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "slower", str(file))
+        out, errors = ran.communicate(timeout=LIMIT_S)
+        assert (ran.returncode, out.strip(), errors) == (0, "right", "")
+
     def test_a_forked_process_is_not_taken_for_its_parent(self, serve, start, place):
         server = serve()
         file = place / "task"
