@@ -185,7 +185,7 @@ class Memory:
         for file in self.files:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
         self._free = deque(range(_AREAS))
-        self._seen: dict[int, tuple[int, int]] = {}
+        self._seen: dict[int, tuple[tuple[int, int], int]] = {}
 
     def close(self) -> None:
         """Close the files; processes keep what they have mapped."""
@@ -231,9 +231,10 @@ class Memory:
                 at = _FIRST_LANE + lane * _LANE_WORDS
                 launched, ended, ignored = words[at : at + 3]
                 place = number * _PAGE_WORDS + at
-                before, sweeps = self._seen.get(place, (launched, 0))
-                waits = launched not in (ended, ignored) and launched == before
-                self._seen[place] = (launched, sweeps + 1 if waits else 0)
+                # A queue that gets shorter is not stale, although nothing is launched.
+                before, sweeps = self._seen.get(place, ((launched, ended), 0))
+                waits = launched not in (ended, ignored) and (launched, ended) == before
+                self._seen[place] = ((launched, ended), sweeps + 1 if waits else 0)
                 if waits and sweeps >= _STALE_SWEEPS:
                     words[at + 2] = launched
 

@@ -54,16 +54,16 @@ static void close_gates(void) {
     }
 }
 
-/* Return whether a latency-critical launch is there, and how many there were. */
-static int critical_runs(unsigned *launches) {
+/* Return whether a latency-critical launch is there, and how many began and ended so far. */
+static int critical_runs(unsigned *progress) {
     int runs = 0;
-    *launches = 0;
+    *progress = 0;
     for (uint64_t left = self.memory->header.critical; left; left &= left - 1) {
         const struct area *area = &self.memory->areas[__builtin_ctzll(left)];
         for (unsigned k = 0; k < area->lanes_used && k < LANES; k++) {
-            unsigned launched = area->lanes[k].launched;
-            runs |= launched != area->lanes[k].ended && launched != area->lanes[k].ignored;
-            *launches += launched;
+            unsigned launched = area->lanes[k].launched, ended = area->lanes[k].ended;
+            runs |= launched != ended && launched != area->lanes[k].ignored;
+            *progress += launched + ended;
         }
     }
     return runs;
@@ -103,13 +103,13 @@ static void await_level(unsigned level, double until) {
 static void *guard(void *nothing) {
     struct gaps gaps;
     double idle_since = 0, closed_since = now(), looked = 0, changed = now(), full = now(), changes_us;
-    unsigned launches, before = 0;
+    unsigned progress, before = 0;
     begin_thread("dovetail-guard");
     forget_gaps(&gaps);
     while (self.joined > 0) {
-        int runs = critical_runs(&launches);
+        int runs = critical_runs(&progress);
         double t = now();
-        if (launches != before || !runs) changed = t, before = launches;
+        if (progress != before || !runs) changed = t, before = progress;
         if (idle_since && (runs || !self.gate->level)) {
             add_gap(&gaps, 1e6 * (t - idle_since));
             idle_since = 0, closed_since = t;
@@ -124,7 +124,7 @@ static void *guard(void *nothing) {
             unsigned level = level_after(&gaps, 1e6 * (t - idle_since), &changes_us);
             if (t - full > STARVED_S) level = TOP, changes_us = 0;
             raise_level(level);
-            if (!critical_runs(&launches)) {
+            if (!critical_runs(&progress)) {
                 wake(self.gate);
                 await_level(level, changes_us > 0 ? idle_since + 1e-6 * changes_us : t + DOZE_S);
                 if (level == TOP) full = now();

@@ -844,6 +844,18 @@ class TestMemory:
         assert words[18] == 5
         assert words[22] == 0
 
+    def test_a_queue_that_gets_shorter_is_not_ignored(self):
+        memory = Memory()
+        words = memory.area(memory.take(critical=True))
+        words[15], words[16] = 1, 50
+        for _ in range(40):
+            words[17] += 1
+            memory.ignore_stale()
+        assert words[18] == 0
+        for _ in range(20):
+            memory.ignore_stale()
+        assert words[18] == 50
+
     def test_counts_have_the_order_of_the_source(self):
         source = Path(sys.modules[library.__module__].__file__).with_name("process.h").read_text()
         names = source.partition("enum count {")[2].partition("}")[0]
