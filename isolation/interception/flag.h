@@ -30,8 +30,9 @@ static void *raise_flag(void *nothing) {
             nap(AGAIN_S);
         }
         if (raised) count(PREEMPTED);
-        if (level == self.gate->level) doze(level, DOZE_S);
+        if (level == self.gate->level) doze(self.gate, level, DOZE_S);
     }
+    own.raises = 0;
     return nothing;
 }
 

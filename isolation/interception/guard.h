@@ -35,11 +35,11 @@ static void nap(double seconds) {
 }
 
 /* Sleep while the gate is at a level, at most for a time. */
-static void doze(unsigned level, double seconds) {
+static void doze(struct gate *gate, unsigned level, double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    self.gate->sleepers++;
-    syscall(SYS_futex, &self.gate->level, FUTEX_WAIT, level, &t, NULL, 0);
-    self.gate->sleepers--;
+    gate->sleepers++;
+    syscall(SYS_futex, &gate->level, FUTEX_WAIT, level, &t, NULL, 0);
+    gate->sleepers--;
 }
 
 static void wake(struct gate *gate) {
@@ -85,58 +85,62 @@ static int start_thread(void *(*work)(void *)) {
     return started;
 }
 
-static void raise_level(unsigned level) {
-    if (self.gate->level == level) return;
-    self.gate->level = level;
+static void raise_level(struct gate *gate, unsigned level) {
+    if (gate->level == level) return;
+    gate->level = level;
 }
 
+/* Whether the gate is the one that is shared with the scheduler now. */
+static int guarded(const struct gate *gate) { return self.joined > 0 && self.gate == gate; }
+
 /* Wait until the gate is no longer at a level, or a time has come. */
-static void await_level(unsigned level, double until) {
+static void await_level(struct gate *gate, unsigned level, double until) {
     double since = now();
-    for (double t = since; t < until && self.gate->level == level && self.joined > 0; t = now())
+    for (double t = since; t < until && gate->level == level && guarded(gate); t = now())
         if (t - since < SPIN_S)
             relax();
         else
-            doze(level, until - t < DOZE_S ? until - t : DOZE_S);
+            doze(gate, level, until - t < DOZE_S ? until - t : DOZE_S);
 }
 
 static void *guard(void *nothing) {
+    struct gate *gate = self.gate;
     struct gaps gaps;
     double idle_since = 0, closed_since = now(), looked = 0, changed = now(), full = now(), changes_us;
     unsigned progress, before = 0;
     begin_thread("dovetail-guard");
     forget_gaps(&gaps);
-    while (self.joined > 0) {
+    while (guarded(gate)) {
         int runs = critical_runs(&progress);
         double t = now();
         if (progress != before || !runs) changed = t, before = progress;
-        if (idle_since && (runs || !self.gate->level)) {
+        if (idle_since && (runs || !gate->level)) {
             add_gap(&gaps, 1e6 * (t - idle_since));
             idle_since = 0, closed_since = t;
         }
         if (t - looked > LOOK_S) {
             looked = t;
             if (!alive()) break;
-            if (t - changed > HUNG_S) leave("the scheduler hangs");
+            if (t - changed > HUNG_S) lose("the scheduler hangs");
         }
         if (!runs) {
             if (!idle_since) idle_since = t;
             unsigned level = level_after(&gaps, 1e6 * (t - idle_since), &changes_us);
             if (t - full > STARVED_S) level = TOP, changes_us = 0;
-            raise_level(level);
+            raise_level(gate, level);
             if (!critical_runs(&progress)) {
-                wake(self.gate);
-                await_level(level, changes_us > 0 ? idle_since + 1e-6 * changes_us : t + DOZE_S);
+                wake(gate);
+                await_level(gate, level, changes_us > 0 ? idle_since + 1e-6 * changes_us : t + DOZE_S);
                 if (level == TOP) full = now();
                 continue;
             }
         }
-        if (self.gate->level) self.gate->level = 0;
+        if (gate->level) gate->level = 0;
         if (t - closed_since < CLOSED_S)
             relax();
         else
             nap(5e-6);
     }
-    for (;; doze(TOP, DOZE_S)) raise_level(TOP), wake(self.gate);
+    for (;; doze(gate, TOP, DOZE_S)) raise_level(gate, TOP), wake(gate);
     return nothing;
 }

@@ -19,6 +19,8 @@
 #define PAIRS 64
 #define PAGE 65536 /* the largest page of a machine: what each may write is set by page */
 #define REPLY_S 5.0
+#define ANOTHER_S 1.0    /* between looks for a scheduler in place of one that has ended, ... */
+#define ANOTHER_REPLY_S 0.05 /* ... for which launches wait */
 
 /* The memory: a header, which the scheduler writes; an area for each process, written by its owner
  * and its owner's GPU (and the scheduler: `ignored`); a gate for each, written by its owner and by
@@ -52,12 +54,13 @@ struct memory {
 /* This process. */
 
 static struct {
-    atomic_int joined; /* 0: not tried; 1: yes; -1: launches are left alone */
+    atomic_int joined; /* 0: not tried; 1: yes; -1: launches are left alone; -2: until another scheduler answers */
     atomic_int ready;  /* whether the GPU knows the memory */
     int socket, critical, device, sms, most_shared;
     struct memory *memory;
     struct area *area;
-    struct gate *gate;
+    struct gate *_Atomic gate;
+    _Atomic double looked_s; /* when it last looked for a scheduler */
     Address area_at, gate_at; /* as the GPU sees them */
     Handle context;
 } self = {.socket = -1};
@@ -75,10 +78,19 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static void say_alone(const char *why) {
+    fprintf(stderr, "dovetail: kernels of process %d are not isolated: %s\n", (int)getpid(), why);
+}
+
 /* Leave launches alone from now on; the guard opens the gate for good. */
 static void leave(const char *why) {
-    if (atomic_exchange(&self.joined, -1) >= 0)
-        fprintf(stderr, "dovetail: kernels of process %d are not isolated: %s\n", (int)getpid(), why);
+    if (atomic_exchange(&self.joined, -1) >= 0) say_alone(why);
+}
+
+/* Leave launches alone until there is another scheduler; the gate that was shared with this one stays open. */
+static void lose(const char *why) {
+    int joined = 1;
+    if (atomic_compare_exchange_strong(&self.joined, &joined, -2)) say_alone(why);
 }
 
 static int send_all(const void *data, size_t size) {
@@ -115,7 +127,7 @@ static int alive(void) {
     char byte;
     if (self.joined < 1) return 0;
     ssize_t got = recv(self.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR)) leave("the scheduler has ended");
+    if (!got || (got < 0 && errno != EAGAIN && errno != EINTR)) lose("the scheduler has ended");
     return self.joined > 0;
 }
 
@@ -139,9 +151,9 @@ static struct memory *mapped(const int files[2], uint32_t area, int critical) {
     return NULL;
 }
 
-static int hello(const char *path, uint32_t critical) {
+static int hello(const char *path, uint32_t critical, double within_s) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval within = {.tv_sec = (time_t)REPLY_S};
+    struct timeval within = {.tv_sec = (time_t)within_s, .tv_usec = 1};
     if (strlen(path) >= sizeof address.sun_path) return 0;
     strcpy(address.sun_path, path);
     self.socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -160,14 +172,15 @@ static int hello(const char *path, uint32_t critical) {
     } control;
     struct iovec part = {&area, sizeof area};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
-    if (!is_written(now() + REPLY_S) || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
+    if (!is_written(now() + within_s) || recvmsg(self.socket, &message, MSG_CMSG_CLOEXEC) != sizeof area) return 0;
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
     int files[2];
     if (!first || first->cmsg_type != SCM_RIGHTS || first->cmsg_len != CMSG_LEN(sizeof files) || area >= AREAS) return 0;
     memcpy(files, CMSG_DATA(first), sizeof files);
-    self.memory = mapped(files, area, (int)critical);
+    struct memory *memory = mapped(files, area, (int)critical);
     close(files[0]), close(files[1]);
-    if (!self.memory) return 0;
+    if (!memory) return 0;
+    self.memory = memory;
     self.area = &self.memory->areas[area], self.gate = &self.memory->gates[area];
     self.critical = (int)critical;
     return 1;
@@ -183,7 +196,7 @@ static int governed(void) {
             self.joined = -1;
         else if (!has_driver)
             leave("the driver is older than CUDA 12");
-        else if (!hello(path, priority && !strcmp(priority, "latency")))
+        else if (!hello(path, priority && !strcmp(priority, "latency"), REPLY_S))
             leave("no scheduler answers");
         else
             self.joined = 1;
@@ -209,6 +222,6 @@ static int ask(uint32_t kind, const void *head, uint32_t head_size, const void *
             free(*reply);
     }
     pthread_mutex_unlock(&talking);
-    if (!well) leave("the scheduler does not answer");
+    if (!well) lose("the scheduler does not answer");
     return well;
 }

@@ -27,6 +27,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* A launch, and the loading of a module, use what is shared with the scheduler while they hold this. */
+static pthread_rwlock_t using = PTHREAD_RWLOCK_INITIALIZER;
+
 /* A forked process begins anew, as a client of its own. */
 static void begin_anew(void) {
     if (self.socket >= 0) close(self.socket);
@@ -40,19 +43,72 @@ static void begin_anew(void) {
     kept.lane = -1;
     joining = talking = tables = shaping = timing = checking = raising = starting =
         (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    using = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
 }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, begin_anew); }
 
-static CUresult launch(const struct launch *l) {
+/* The forms of kernels are known by numbers of the scheduler that made them: from now on they are launched whole. */
+static void forget_forms(void) {
+    pthread_mutex_lock(&tables);
+    pthread_mutex_lock(&shaping);
+    for (size_t m = 0; m < modules.size; m++) {
+        struct module *module = modules.entries[m].value;
+        for (uint32_t k = 0; module && k < module->count; k++) module->kernels[k].forms = 0;
+    }
+    pthread_mutex_unlock(&shaping);
+    pthread_mutex_unlock(&tables);
+}
+
+/* Join the scheduler in place of one that has ended, if there is one. What the last one shared stays
+ * as it is, as the GPU may still wait for words of it, or write there. */
+static void join_again(void) {
+    if (now() < self.looked_s + ANOTHER_S || pthread_rwlock_trywrlock(&using)) return;
+    pthread_mutex_lock(&talking);
+    if (self.joined == -2 && now() >= self.looked_s + ANOTHER_S) {
+        self.looked_s = now();
+        close(self.socket);
+        const char *path = getenv("DOVETAIL_ISOLATION_SOCKET");
+        self.socket = -1;
+        if (path && hello(path, (uint32_t)self.critical, ANOTHER_REPLY_S)) {
+            drop_samples(NULL);
+            forget_forms();
+            kept.lane = -1;
+            own.guarded = self.ready = 0;
+            self.joined = 1;
+            fprintf(stderr, "dovetail: kernels of process %d are isolated again\n", (int)getpid());
+        }
+    }
+    pthread_mutex_unlock(&talking);
+    pthread_rwlock_unlock(&using);
+}
+
+/* A latency-critical process asks nothing of its scheduler, and so has to look whether it has ended. */
+static void look_for_scheduler(void) {
+    double t = now();
+    if (t < self.looked_s + ANOTHER_S) return;
+    self.looked_s = t;
+    alive();
+}
+
+static CUresult governed_launch(const struct launch *l) {
     int capturing = 0;
-    need_driver();
     if (!governed()) {
         if (self.area) count(ALONE);
         return original(l);
     }
+    if (self.critical) look_for_scheduler();
     if (!on_gpu()) return original(l);
     if (driver.cuStreamIsCapturing(l->c.stream, &capturing) || capturing) return count(CAPTURED), original(l);
     return self.critical ? announced(l) : best_effort(l);
+}
+
+static CUresult launch(const struct launch *l) {
+    need_driver();
+    if (self.joined == -2) join_again();
+    pthread_rwlock_rdlock(&using);
+    CUresult result = governed_launch(l);
+    pthread_rwlock_unlock(&using);
+    return result;
 }
 
 /* What callers get instead of the driver's functions. Those with _ptsz take the per-thread default
@@ -83,11 +139,17 @@ BOTH(cuLaunchKernelEx, (const struct config *c, Handle f, void **arguments, void
         return result;                                                                             \
     }
 
+static void has_loaded(Handle handle, const void *image) {
+    pthread_rwlock_rdlock(&using);
+    loaded(handle, image);
+    pthread_rwlock_unlock(&using);
+}
+
 static void loaded_from(Handle handle, const char *path) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     off_t size = file < 0 ? 0 : lseek(file, 0, SEEK_END);
     char *image = size > 15 ? calloc(1, (size_t)size + 1) : NULL;
-    if (image && pread(file, image, (size_t)size, 0) == size) loaded(handle, image);
+    if (image && pread(file, image, (size_t)size, 0) == size) has_loaded(handle, image);
     free(image);
     if (file >= 0) close(file);
 }
@@ -126,6 +188,7 @@ static void context_gone(void) {
     } while (handle);
     drop_samples(NULL);
     kept.lane = -1;
+    own.words = 0, own.stream = NULL;
     /* Nothing runs any more that would say that it has ended. */
     for (unsigned k = 0; self.area && k < self.area->lanes_used; k++)
         self.area->lanes[k].ended = (unsigned)self.area->lanes[k].launched;
@@ -151,14 +214,14 @@ static int is_active(int device) {
 
 #define LIBRARY int *a, void **b, unsigned n, int *c, void **d, unsigned m
 AFTER(cuModuleLoad, (Handle *module, const char *path), (module, path), loaded_from(*module, path))
-AFTER(cuModuleLoadData, (Handle *module, const void *image), (module, image), loaded(*module, image))
+AFTER(cuModuleLoadData, (Handle *module, const void *image), (module, image), has_loaded(*module, image))
 AFTER(cuModuleLoadDataEx, (Handle *module, const void *image, unsigned n, int *a, void **b), (module, image, n, a, b),
-      loaded(*module, image))
-AFTER(cuModuleLoadFatBinary, (Handle *module, const void *image), (module, image), loaded(*module, image))
+      has_loaded(*module, image))
+AFTER(cuModuleLoadFatBinary, (Handle *module, const void *image), (module, image), has_loaded(*module, image))
 AFTER(cuModuleUnload, (Handle module), (module), forget(module))
 AFTER(cuModuleGetFunction, (Handle *f, Handle module, const char *name), (f, module, name), got(*f, module, name))
 AFTER(cuLibraryLoadData, (Handle *library, const void *image, LIBRARY), (library, image, a, b, n, c, d, m),
-      loaded(*library, image))
+      has_loaded(*library, image))
 AFTER(cuLibraryLoadFromFile, (Handle *library, const char *path, LIBRARY), (library, path, a, b, n, c, d, m),
       loaded_from(*library, path))
 AFTER(cuLibraryUnload, (Handle library), (library), forget(library))

@@ -36,9 +36,9 @@ static struct {
 static Address own_word(int which) { return own.words + 4 * (Address)which; }
 
 static const char *why_no_gate(void) {
-    if (driver.cuMemAlloc(&own.words, 4 * WORDS)) return "the GPU has no memory left";
+    if (!own.words && driver.cuMemAlloc(&own.words, 4 * WORDS)) return "the GPU has no memory left";
     /* This wait is at an end wherever waits are possible at all. */
-    if (driver.cuStreamCreate(&own.stream, 1) || driver.cuStreamWaitValue32(own.stream, self.gate_at, 0, 0))
+    if ((!own.stream && driver.cuStreamCreate(&own.stream, 1)) || driver.cuStreamWaitValue32(own.stream, self.gate_at, 0, 0))
         return "the GPU cannot wait for a word in memory";
     if (!own.guarded && !start_thread(guard)) return "no thread can be started";
     own.guarded = 1;

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -21,6 +21,7 @@ from dovetail.cluster.messages import AgentFacts  # noqa: E402
 from dovetail.cluster.pool import NodesPool  # noqa: E402
 from dovetail.cluster.remote import Remote  # noqa: E402
 from dovetail.executor.jobs.journal import Journal  # noqa: E402
+from dovetail.executor.jobs.journal_lock import JournalError  # noqa: E402
 from dovetail.executor.jobs.states import JobState  # noqa: E402
 from dovetail.executor.live.service import Service, ServiceOptions  # noqa: E402
 from dovetail.executor.mps import processes  # noqa: E402
@@ -34,7 +35,7 @@ from tests.executor.gpus.gpu_machine import gpu_machine  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.live.test_service import serving  # noqa: E402
 from tests.executor.live.test_service_gpu import becomes  # noqa: E402
-from tests.executor.waiting import LIMIT_S  # noqa: E402
+from tests.executor.waiting import LIMIT_S, wait_until  # noqa: E402
 from tests.isolation import made_up_gpu  # noqa: E402
 from tests.isolation.test_service import (  # noqa: E402
     PATIENT,
@@ -94,12 +95,25 @@ def agent_of(machine, directory):
         thread.join(LIMIT_S)
 
 
+def _journal_in(state):
+    """Open a journal, as soon as no process that the agent forks here holds its lock any more."""
+    opened = []
+
+    def is_free():
+        with suppress(JournalError):
+            opened.append(Journal(state))
+        return opened
+
+    wait_until(is_free)
+    return opened[0]
+
+
 @contextmanager
 def service_on(machine, directory):
     """Serve with the one node ``n1``, whose agent has this directory."""
     state = directory.parent / "service"
     state.mkdir(exist_ok=True)
-    with Journal(state) as journal:
+    with _journal_in(state) as journal:
         pool = NodesPool(state, SocketNodes({"n1": directory}), 600.0, sample_s=0.1)
         repository = Repository(machine.state / "repository.db")
         options = ServiceOptions(watching=PATIENT, sample_s=0.1)

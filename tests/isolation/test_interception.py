@@ -150,6 +150,13 @@ def _idle_critical(path):
     return _joined_critical(path)[0]
 
 
+def _stands(count):
+    """Return whether a count does not grow for a while in which it otherwise would."""
+    before = count()
+    time.sleep(1.5)
+    return count() == before
+
+
 class Announcer:
     """A latency-critical process as the others see it, whose launches the test makes and ends."""
 
@@ -553,6 +560,41 @@ class TestItFailsOpen:
             done, errors = _done(waiting)
         assert done["wrong"] == []
         assert "are not isolated: the scheduler" in errors
+
+    @pytest.mark.parametrize("priority", ["best-effort", "latency"])
+    def test_a_process_joins_the_scheduler_in_place_of_one_that_has_ended(
+        self, client, start, place, priority
+    ):
+        def launches():
+            return sum(status(place / "socket")["launches"].values())
+
+        def scheduler():
+            begun = start("-m", "dovetail.isolation.server", str(place / "socket"))
+            wait_until(lambda: answers(place / "socket"), "the scheduler answers")
+            return begun
+
+        first = scheduler()
+        other = _idle_critical(place / "socket")
+        tasks = (_task("update_in_place"), _task("three_dimensions"))
+        running = client(Work(tasks, 400, pause_s=0.02), priority)
+        wait_until(lambda: launches() > 3, "it has joined the first")
+        first.kill()
+        first.wait()
+        other.close()
+        scheduler()
+        joined, words = _joined_critical(place / "socket")
+        with joined:
+            wait_until(lambda: launches() > 10, "it has joined the second")
+            if priority == "best-effort":
+                words[15] = words[16] = 1
+                wait_until(lambda: _stands(launches), "its gate is closed")
+                words[17] = 1
+                seen = launches()
+                wait_until(lambda: launches() > seen + 3, "its gate is open again")
+            done, errors = _done(running)
+        assert done["wrong"] == []
+        assert "are not isolated: the scheduler" in errors
+        assert "are isolated again" in errors
 
     def test_a_gpu_that_cannot_wait(self, serve, client):
         server = serve()
