@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.isolation.assemble import AssemblerError, KernelResources, assemble, find_ptxas
-from dovetail.isolation.kernels import LaunchShape, prepare
+from dovetail.isolation.kernels import LaunchShape, PreparedKernel, prepare
 from dovetail.isolation.ptx import PtxError, parse
 from dovetail.isolation.transform import STORAGE
 from tests.isolation.cuda_kernels import KERNELS
@@ -209,3 +209,41 @@ class TestLaunches:
 
     def test_slices_need_no_whole_warps(self):
         assert _of_warps().why_not("slices", LaunchShape((4, 1, 1), (16, 4, 1))) == ""
+
+
+class TestResidentBlocks:
+    """How many blocks an SM holds, as NVIDIA's occupancy calculator has it."""
+
+    @pytest.mark.parametrize(
+        ("architecture", "registers", "threads", "shared_bytes", "blocks"),
+        [
+            (90, 32, 1024, 0, 2),
+            (90, 32, 64, 0, 32),
+            (90, 32, 32, 0, 32),
+            (90, 33, 128, 0, 12),
+            (90, 128, 256, 0, 2),
+            (90, 255, 256, 0, 1),
+            (90, 32, 128, 100 * 1024, 2),
+            (90, 32, 128, 227 * 1024, 1),
+            (80, 32, 1000, 0, 2),
+            (86, 32, 1024, 0, 1),
+            (89, 16, 32, 0, 24),
+            (75, 16, 256, 0, 4),
+        ],
+    )
+    def test_whole(self, architecture, registers, threads, shared_bytes, blocks):
+        kernel = _resources(architecture, KernelResources(registers))
+        shape = LaunchShape((9, 1, 1), (threads, 1, 1), shared_bytes, 227 * 1024)
+        assert kernel.resident("whole", shape) == kernel.resident("slices", shape) == blocks
+
+    def test_static_memory_and_storage_count(self):
+        kernel = _resources(90, KernelResources(32, shared_bytes=1024))
+        full = LaunchShape((9, 1, 1), (128, 1, 1), 55 * 1024, 227 * 1024)
+        assert kernel.resident("whole", full) == 4
+        # Workers need a little more, so one block fewer fits.
+        assert kernel.resident("workers", full) == 3
+
+
+def _resources(architecture, usage):
+    forms = {"slices": usage, "workers": usage}
+    return PreparedKernel("k", None, usage, forms, {}, architecture)
