@@ -9,8 +9,17 @@ import pytest
 from tests.isolation.rules_left_out import RULES
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(RULES)), ids=lambda number: RULES[number].text[:60])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            number,
+            marks=pytest.mark.long if number % 10 else pytest.mark.slow,
+            id=rule.text[:60],
+        )
+        for number, rule in enumerate(RULES)
+    ],
+)
 def test_each_rule_left_out_is_found(number):
     ran = subprocess.run(
         [sys.executable, "-m", "tests.isolation.rules_left_out", str(number)],
