@@ -48,7 +48,11 @@ static struct {
 } kept = {.lane = -1};
 
 static int are_copies_freed(void) {
-    if (kept.lane >= 0 && idle(&self.area->lanes[kept.lane])) driver.cuMemFree(kept.at), kept.lane = -1;
+    if (kept.lane >= 0 && idle(&self.area->lanes[kept.lane])) {
+        int mode = relaxed(2);
+        driver.cuMemFree(kept.at), kept.lane = -1;
+        relaxed(mode);
+    }
     return kept.lane < 0;
 }
 
@@ -144,9 +148,10 @@ static enum check on_copies(const struct kernel *k, const struct launch *l, cons
     Address held = 0, values[64], counter, never = own_word(NEVER);
     void *arguments[k->parameters + 7];
     memcpy(grid, c->grid, sizeof grid);
-    /* Others on the GPU may need memory in the meantime. */
+    /* Others on the GPU may need memory in the meantime. What is had from cuMemAlloc is given back
+     * once all streams are idle only, and one may wait for this very thread. */
     size_t needed = 2 * all.bytes + 256, unused, total;
-    if (driver.cuMemGetInfo(&unused, &total) || needed > unused / 2 || driver.cuMemAlloc(&held, needed)) return TOO_LARGE;
+    if (driver.cuMemGetInfo(&unused, &total) || needed > unused / 2 || driver.cuMemAllocAsync(&held, needed, c->stream)) return TOO_LARGE;
     Address other = held + all.bytes;
     counter = other + all.bytes;
     /* After an error nothing follows: a kernel on memory without contents may end the context. */

@@ -45,6 +45,7 @@ struct config {
     F(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                        \
     F(cuDeviceGetAttribute, (int *, int, int))                                                     \
     F(cuMemAlloc, (Address *, size_t))                                                             \
+    F(cuMemAllocAsync, (Address *, size_t, Handle))                                                \
     F(cuMemFree, (Address))                                                                        \
     F(cuMemGetInfo, (size_t *, size_t *))                                                          \
     F(cuMemRetainAllocationHandle, (uint64_t *, Address))                                          \

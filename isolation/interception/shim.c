@@ -154,7 +154,7 @@ static void loaded_from(Handle handle, const char *path) {
     if (file >= 0) close(file);
 }
 
-/* A module or library is unloaded: forget its kernels, of whose handles others may be given. */
+/* A module or library is to be unloaded: forget its kernels, whose handles others may be given. */
 static void forget(Handle handle) {
     struct module *module = get(&modules, handle);
     if (module) drop_samples(module);
@@ -175,6 +175,14 @@ static void forget(Handle handle) {
     free(module->kernels);
     free(module);
 }
+
+/* Once it is unloaded, another thread may be given its handle. */
+#define BEFORE(name, handle)                                                                       \
+    EXPORT CUresult name(Handle handle) {                                                          \
+        need_driver();                                                                             \
+        forget(handle);                                                                            \
+        return driver.name(handle);                                                                \
+    }
 
 static void context_gone(void) {
     Handle handle;
@@ -218,13 +226,13 @@ AFTER(cuModuleLoadData, (Handle *module, const void *image), (module, image), ha
 AFTER(cuModuleLoadDataEx, (Handle *module, const void *image, unsigned n, int *a, void **b), (module, image, n, a, b),
       has_loaded(*module, image))
 AFTER(cuModuleLoadFatBinary, (Handle *module, const void *image), (module, image), has_loaded(*module, image))
-AFTER(cuModuleUnload, (Handle module), (module), forget(module))
+BEFORE(cuModuleUnload, module)
 AFTER(cuModuleGetFunction, (Handle *f, Handle module, const char *name), (f, module, name), got(*f, module, name))
 AFTER(cuLibraryLoadData, (Handle *library, const void *image, LIBRARY), (library, image, a, b, n, c, d, m),
       has_loaded(*library, image))
 AFTER(cuLibraryLoadFromFile, (Handle *library, const char *path, LIBRARY), (library, path, a, b, n, c, d, m),
       loaded_from(*library, path))
-AFTER(cuLibraryUnload, (Handle library), (library), forget(library))
+BEFORE(cuLibraryUnload, library)
 AFTER(cuLibraryGetKernel, (Handle *f, Handle library, const char *name), (f, library, name), got(*f, library, name))
 AFTER(cuLibraryGetModule, (Handle *module, Handle library), (module, library),
       put(&modules, *module, get(&modules, library)))

@@ -91,6 +91,10 @@ class MadeUpGpu:
         self.memory = Memory()
         self.allocated: dict[int, int] = {}
         self.loaded: dict[int, dict[str, Kernel]] = {}
+        # Called when a module was unloaded, whose handle the next gets.
+        self.when_unloaded = lambda handle: None
+        self._at_once: set[int] = set()
+        self._free_modules: list[int] = []
         self.launches: list[str] = []
         self.waits: list[int] = []
         # What a test may want of it: memory mapped in pieces, bytes that others use, copies on the
@@ -218,7 +222,17 @@ class MadeUpGpu:
             start < at + size and at < start + held for start, held in spans
         )
 
+    def cuMemAllocAsync(self, to, size, stream):
+        error = self.cuMemAlloc(to, size)
+        if not error:
+            self._at_once.add(_word(to))
+        return error
+
     def cuMemFree(self, at):
+        if at in self._at_once:
+            self._at_once.remove(at)
+        else:
+            self._wait([*self._streams])
         del self.allocated[at]
 
     def cuMemGetInfo(self, unused, total):
@@ -385,6 +399,8 @@ class MadeUpGpu:
     def cuModuleUnload(self, handle):
         for name in self.loaded.pop(handle):
             self._kernels.pop(self._functions.pop((handle, name), 0), None)
+        self._free_modules.append(handle)
+        self.when_unloaded(handle)
 
     def cuLibraryUnload(self, handle):
         self.cuModuleUnload(handle)
@@ -420,7 +436,7 @@ class MadeUpGpu:
             kernels = kernels_of(image)
         except Exception:
             return INVALID_VALUE
-        handle = next(self._handles)
+        handle = self._free_modules.pop() if self._free_modules else next(self._handles)
         self.loaded[handle] = dict(kernels)
         _put(to, handle)
         return 0

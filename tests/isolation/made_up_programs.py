@@ -92,6 +92,38 @@ def slower(task):
     return right and quick < 8 and client.gpu.waits[-1] >= 20
 
 
+def reloaded(task):
+    """A thread loads a module as soon as another has unloaded one, and is given its handle."""
+    client, functions = Client(1), []
+    client.load(task.image)
+    before = client.module.value
+
+    def load(handle):
+        if handle == before and not functions:
+            functions.append(client.load(task.image))
+
+    client.gpu.when_unloaded = load
+    client.cu("cuModuleUnload", client.module)
+    right = all(client.run(functions[0], task) for _ in range(3))
+    return right and client.module.value == before
+
+
+def host_last(task):
+    """A stream waits for this very thread, which launches a kernel to another one before."""
+    client = Client(1)
+    function = client.load(task.image)
+    word, at = _word(client)
+    data = len(task.case.data)
+    memory, left = ctypes.c_uint64(), ctypes.create_string_buffer(data)
+    client.cu("cuMemAlloc", ctypes.byref(memory), ctypes.c_size_t(data))
+    client.cu("cuMemcpyHtoD", memory, task.case.data, ctypes.c_size_t(data))
+    client.cu("cuStreamWaitValue32", ctypes.c_void_p(32), at, 1, 0)
+    client.launch(function, task, memory.value, 16, "cuLaunchKernel")
+    word.value = 1
+    client.cu("cuMemcpyDtoH", left, memory, ctypes.c_size_t(data))
+    return left.raw == task.expected
+
+
 def reset(task):
     """The context is reset, and all is loaded anew."""
     client = Client(1)

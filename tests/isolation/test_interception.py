@@ -413,7 +413,9 @@ class TestOneClient:
         launches = server.status()["launches"]
         assert (launches["isolated"] > 0, launches["no PTX"] > 0) == (kept, not kept)
 
-    @pytest.mark.parametrize("way", ["threads", "waiting", "reset", "signals"])
+    @pytest.mark.parametrize(
+        "way", ["threads", "waiting", "reset", "signals", "reloaded", "host_last"]
+    )
     def test_programs(self, serve, start, place, way):
         server = serve(seed=1)
         file = place / "task"
@@ -424,6 +426,7 @@ class TestOneClient:
         launches = server.status()["launches"]
         # On a busy machine others may be late, too.
         assert launches["late"] or way != "waiting"
+        assert not launches["no PTX"]
         assert launches["isolated"] > 0
 
 
