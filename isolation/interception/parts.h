@@ -42,18 +42,26 @@ static CUresult whole(struct kernel *k, const struct launch *l, struct shape *s,
     return result;
 }
 
+static pthread_mutex_t finding = PTHREAD_MUTEX_INITIALIZER; /* of kernels of forms, and their shared memory */
+
 /* Return the kernel of a form, ready for a launch; NULL if it cannot be had. */
 static Handle form_of(struct kernel *k, uint32_t kind, unsigned shared) {
-    if (!k->of_form[kind]) {
-        char name[strlen(k->name) + 32];
-        sprintf(name, "%s__dovetail_%s", k->name, kind == 1 ? "slices" : "workers");
-        if (driver.cuLibraryGetKernel(&k->of_form[kind], k->module->forms, name)) return k->of_form[kind] = NULL;
+    Handle found = k->of_form[kind];
+    if (found && shared <= k->shared[kind]) return found;
+    /* One of two threads would take back the shared memory that the other has asked for. */
+    pthread_mutex_lock(&finding);
+    char name[strlen(k->name) + 32];
+    sprintf(name, "%s__dovetail_%s", k->name, kind == 1 ? "slices" : "workers");
+    if (!found && driver.cuLibraryGetKernel(&found, k->module->forms, name)) found = NULL;
+    if (found && shared > k->shared[kind]) {
+        if (driver.cuKernelSetAttribute(8, (int)shared, found, self.device))
+            found = NULL;
+        else
+            k->shared[kind] = shared;
     }
-    if (shared > k->shared[kind]) {
-        if (driver.cuKernelSetAttribute(8, (int)shared, k->of_form[kind], self.device)) return NULL;
-        k->shared[kind] = shared;
-    }
-    return k->of_form[kind];
+    if (found) k->of_form[kind] = found;
+    pthread_mutex_unlock(&finding);
+    return found;
 }
 
 /* A launch in parts, and where its parts find what they are given. */

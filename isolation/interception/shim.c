@@ -41,7 +41,7 @@ static void begin_anew(void) {
     pairs_used = 0;
     functions = modules = (struct map){0};
     kept.lane = -1;
-    joining = talking = tables = shaping = timing = checking = raising = starting =
+    joining = talking = tables = shaping = timing = checking = raising = starting = finding =
         (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     using = (pthread_rwlock_t)PTHREAD_RWLOCK_INITIALIZER;
 }
@@ -73,6 +73,8 @@ static void join_again(void) {
             drop_samples(NULL);
             forget_forms();
             kept.lane = -1;
+            /* Workers may still count in the words of their old lanes. */
+            own.words = 0;
             own.guarded = self.ready = 0;
             self.joined = 1;
             fprintf(stderr, "dovetail: kernels of process %d are isolated again\n", (int)getpid());
