@@ -130,6 +130,7 @@ static void *guard(void *nothing) {
             raise_level(gate, level);
             if (!critical_runs(&progress)) {
                 wake(gate);
+                if (renew_levels(&gaps)) continue;
                 await_level(gate, level, changes_us > 0 ? idle_since + 1e-6 * changes_us : t + DOZE_S);
                 if (level == TOP) full = now();
                 continue;

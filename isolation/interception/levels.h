@@ -13,6 +13,8 @@
 #define MEMORY 4096.0       /* a gap counts for about so many */
 #define FEW 2.0             /* fewer gaps say nothing, ... */
 #define USUAL (1.0 / 16)    /* ... and if they are a smaller part of all, not what is best */
+#define EACH 32             /* the first levels are found after each gap, ... */
+#define SOME 16             /* ... later ones after so many */
 #define MOST_ENDING 0.1     /* the share of gaps that may end within a kernel */
 #define ABOUT 1.5           /* a share up to so many times the least is not worth waiting for less */
 
@@ -20,7 +22,7 @@
 struct gaps {
     double count[BORDERS];
     uint8_t level[BORDERS];
-    unsigned added;
+    unsigned added, stale; /* gaps so far, and since the levels were found */
 };
 
 /* Return a border, in microseconds: 0, 1, 2^(1/4), ... 2^(TOP - 1/4). */
@@ -44,21 +46,19 @@ static unsigned class_of(double seconds) {
     return class;
 }
 
-/* Return how many gaps are shorter than a time; within two borders they are spread evenly. */
-static double shorter(const struct gaps *g, const double *sums, double us) {
-    int k = border_of(us);
-    if (k == BORDERS - 1) return sums[k];
-    return sums[k] + g->count[k] * (us - border_us(k)) / (border_us(k + 1) - border_us(k));
-}
-
 static void find_levels(struct gaps *g) {
-    double sums[BORDERS + 1] = {0}, share[BORDERS];
-    for (int k = 0; k < BORDERS; k++) sums[k + 1] = sums[k] + g->count[k], g->level[k] = LOWEST - 1;
+    double at[BORDERS], sums[BORDERS + 1] = {0}, share[BORDERS];
+    for (int k = 0; k < BORDERS; k++)
+        at[k] = border_us(k), sums[k + 1] = sums[k] + g->count[k], g->level[k] = LOWEST - 1;
     for (unsigned class = LOWEST; class <= TOP; class++) {
-        double least = 1;
-        for (int k = 0; k < BORDERS; k++) {
-            double longer = sums[BORDERS] - sums[k];
-            share[k] = longer < FEW ? 0 : (shorter(g, sums, border_us(k) + (double)(1u << class)) - sums[k]) / longer;
+        double least = 1, takes = (double)(1u << class);
+        for (int k = 0, end = 0; k < BORDERS; k++) {
+            /* How many gaps end within the kernel: between two borders they are spread evenly. */
+            double longer = sums[BORDERS] - sums[k], until = at[k] + takes;
+            while (end + 1 < BORDERS && at[end + 1] <= until) end++;
+            double shorter = sums[end];
+            if (end + 1 < BORDERS) shorter += g->count[end] * (until - at[end]) / (at[end + 1] - at[end]);
+            share[k] = longer < FEW ? 0 : (shorter - sums[k]) / longer;
             if (longer >= FEW && longer >= USUAL * sums[BORDERS] && share[k] < least) least = share[k];
         }
         for (int k = 0; k < BORDERS; k++)
@@ -74,7 +74,15 @@ static void forget_gaps(struct gaps *g) {
 static void add_gap(struct gaps *g, double us) {
     for (int k = 0; k < BORDERS; k++) g->count[k] *= 1 - 1 / MEMORY;
     g->count[border_of(us)]++;
-    if (g->added++ < 32 || g->added % 16 == 0) find_levels(g);
+    g->added++, g->stale++;
+}
+
+/* Find the levels anew if gaps were added: at first after each, then after some. Return whether. */
+static int renew_levels(struct gaps *g) {
+    if (!g->stale || (g->added > EACH && g->stale < SOME)) return 0;
+    find_levels(g);
+    g->stale = 0;
+    return 1;
 }
 
 /* Return the level after an idle time, and when it changes: 0 if it does not. */

@@ -12,12 +12,13 @@
 #define ROUNDS_PART 0.05  /* and else as often as costs this part of it */
 
 /* Have a stream wait for the gate, unless what follows fits behind the wait before. What takes longer
- * than the bound waits for itself, at the level of its time; so does what takes a time that is not
- * known (0), at the top. */
+ * than the bound waits for itself, at the level of its time. So does what takes a time that is not
+ * known (0), but like something short: before the first times are there, hundreds of launches may be
+ * in a stream, and at a higher level they would take seconds. */
 static CUresult await_gate(int lane, double seconds, Handle stream) {
     double *left_s = lane < 0 ? NULL : &slots[lane].left_s;
     int is_short = seconds > 0 && seconds <= BOUND_S;
-    unsigned class = seconds <= 0 ? TOP : class_of(is_short ? BOUND_S : seconds);
+    unsigned class = class_of(seconds > BOUND_S ? seconds : BOUND_S);
     if (left_s && is_short && seconds <= *left_s && self.gate->level >= class) return *left_s -= seconds, 0;
     if (left_s) *left_s = is_short ? BOUND_S - seconds : 0;
     return driver.cuStreamWaitValue32(stream, self.gate_at, class, 0);

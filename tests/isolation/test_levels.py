@@ -20,7 +20,7 @@ _SOURCE = f"""
 #include "{LEVELS}"
 static struct gaps gaps;
 void forget(void) {{ forget_gaps(&gaps); }}
-void add(double us) {{ add_gap(&gaps, us); }}
+void add(double us) {{ add_gap(&gaps, us); renew_levels(&gaps); }}
 unsigned level(double us) {{ double changes; return level_after(&gaps, us, &changes); }}
 double changes(double us) {{ double at; level_after(&gaps, us, &at); return at; }}
 unsigned class(double seconds) {{ return class_of(seconds); }}
