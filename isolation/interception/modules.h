@@ -3,7 +3,7 @@
 #include "process.h"
 
 #define MODULE_REPLY_S 300.0
-#define MOST_SHAPES 256
+#define MOST_SHAPES 1024
 #define SAMPLES 4 /* so many times of a shape are known at most */
 
 struct form {
@@ -167,15 +167,22 @@ static void got(Handle function, Handle owner, const char *name) {
         new_kernel(function, owner);
 }
 
-/* Return how launches with some sizes are made; NULL if there are too many. */
+/* Return how launches with some sizes are made; of many sizes, those not used for longest are forgotten. */
 static struct shape *shape_of(struct kernel *k, const struct config *c) {
-    struct shape *s = k->shapes;
-    while (s && (memcmp(s->grid, c->grid, sizeof s->grid + sizeof s->block) || s->shared != c->shared)) s = s->next;
-    if (s || k->shapes_known == MOST_SHAPES || !(s = calloc(1, sizeof *s))) return s;
-    memcpy(s->grid, c->grid, sizeof s->grid + sizeof s->block);
-    s->shared = c->shared;
-    s->unasked = 1;
-    s->next = k->shapes, k->shapes = s, k->shapes_known++;
+    struct shape **at = &k->shapes, **oldest = NULL, *s;
+    for (; (s = *at) && (memcmp(s->grid, c->grid, sizeof s->grid + sizeof s->block) || s->shared != c->shared); at = &s->next)
+        if (!s->pending) oldest = at;
+    if (!s) {
+        if (k->shapes_known < MOST_SHAPES) {
+            s = malloc(sizeof *s), k->shapes_known += s != NULL;
+        } else if (oldest)
+            s = *oldest, *oldest = s->next;
+        if (!s) return NULL;
+        *s = (struct shape){.shared = c->shared, .unasked = 1};
+        memcpy(s->grid, c->grid, sizeof s->grid + sizeof s->block);
+    } else
+        *at = s->next;
+    s->next = k->shapes, k->shapes = s;
     return s;
 }
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from tests.isolation.made_up_client import Client
 
@@ -122,6 +123,17 @@ def host_last(task):
     word.value = 1
     client.cu("cuMemcpyDtoH", left, memory, ctypes.c_size_t(data))
     return left.raw == task.expected
+
+
+def many_sizes(task):
+    """A kernel is launched in more sizes than are known of one, and then in one of them."""
+    client = Client(1)
+    function, call = client.load(task.image), "cuLaunchCooperativeKernel"
+    client.gpu.block_us, right = 0.1, True
+    for number in [*range(1100), *[1099] * 8]:
+        sized = replace(task, case=replace(task.case, dynamic_shared=number))
+        right &= client.run(function, sized, 16, call)
+    return right and client.gpu.waits[-1] < 8
 
 
 def reset(task):

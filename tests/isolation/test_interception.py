@@ -497,13 +497,12 @@ class TestTwoClients:
         assert _done(other)[0]["wrong"] == []
         wait_until(lambda: not server.status()["clients"], "their areas are taken back")
 
-    def test_a_kernel_that_has_more_to_do_than_before_waits_by_its_new_time(
-        self, serve, start, place
-    ):
+    @pytest.mark.parametrize("way", ["slower", "many_sizes"])
+    def test_a_kernel_waits_by_the_time_that_it_takes_now(self, serve, start, place, way):
         serve()
         file = place / "task"
         file.write_bytes(pickle.dumps(_task("update_in_place")))
-        ran = start("-m", "tests.isolation.made_up_programs", "slower", str(file))
+        ran = start("-m", "tests.isolation.made_up_programs", way, str(file))
         out, errors = ran.communicate(timeout=LIMIT_S)
         assert (ran.returncode, out.strip(), errors) == (0, "right", "")
 
