@@ -37,6 +37,7 @@ from dovetail.executor.jobs.events import (
     DeviceHealed,
     DeviceSick,
     IsolationLost,
+    IsolationRegained,
     RankEvent,
     RankRefused,
 )
@@ -91,7 +92,7 @@ class Agent:
 
     def _open(self, home: str) -> LocalPool:
         self._rank_log, self._sick = RankLog(), dict[str, str]()
-        self._unisolated: dict[str, str] = {}
+        self._isolation: dict[str, str] = {}
         self._prepared: dict[str, PreparedPart] = {}
         pool = self._open_pool(self._directory / "homes" / home)
         pool.join(self._address, self._lease)
@@ -254,7 +255,9 @@ class Agent:
             elif isinstance(event, DeviceHealed):
                 self._sick.pop(event.gpu, None)
             elif isinstance(event, IsolationLost):
-                self._unisolated.setdefault(event.run, event.reason)
+                self._isolation[event.run] = event.reason
+            elif isinstance(event, IsolationRegained):
+                self._isolation[event.run] = ""
             elif isinstance(event, RankEvent):
                 self._rank_log.take_in(event)
         for prepared in pool.prepared():
@@ -269,8 +272,8 @@ class Agent:
                 self._rank_log.forget(run)
                 self._prepared.pop(run, None)
                 self._version += 1
-            for run in self._unisolated.keys() - kept:
-                del self._unisolated[run]
+            for run in self._isolation.keys() - kept:
+                del self._isolation[run]
                 self._version += 1
 
     def _unwanted(self, pool: LocalPool) -> list[Part]:
@@ -303,7 +306,7 @@ class Agent:
             prepared={one.run: one.rendezvous for one in held},
             unwanted=tuple(self._unwanted(pool)),
             sick=self._sick,
-            unisolated=self._unisolated,
+            isolation=self._isolation,
         )
 
 

@@ -105,15 +105,16 @@ class NodeState(Record):
         The parts that the node has but no want names.
     sick : mapping of str to str
         The sick devices, each with the reason.
-    unisolated : mapping of str to str
-        The runs that have lost their isolation here, each with the reason.
+    isolation : mapping of str to str
+        The runs that have lost their isolation here, each with the reason; it is empty for a run
+        that has regained it, or that the agent has found and seen to be isolated.
     """
 
     ranks: tuple[Annotated[RankEvent, Field(discriminator="kind")], ...] = ()
     prepared: Mapping[str, Rendezvous | None] = {}
     unwanted: tuple[NodePart, ...] = ()
     sick: Mapping[str, str] = {}
-    unisolated: Mapping[str, str] = {}
+    isolation: Mapping[str, str] = {}
 
 
 class AgentFacts(Record):

@@ -35,6 +35,7 @@ from dovetail.cluster.remote import Call, Remote, joined, node_of, parts_of
 from dovetail.executor.jobs.events import (
     AnyEvent,
     IsolationLost,
+    IsolationRegained,
     RankEnded,
     RankEvent,
     RankGone,
@@ -137,7 +138,7 @@ class NodesPool:
         self._gangs = Gangs(self._remotes, self._want)
         self._unsent: set[str] = set()
         self._reported = RankLog()
-        self._unisolated: set[str] = set()
+        self._is_isolated: dict[str, bool] = {}
         self._cluster: Cluster | None = None
         self._looked_s = 0.0
         self._lacking = 0
@@ -349,7 +350,7 @@ class NodesPool:
                     self._remotes[node].release(run)
                     self._unsent.add(node)
                 self._reported.forget(run)
-                self._unisolated.discard(run)
+                self._is_isolated.pop(run, None)
                 self._send()
 
     def poll(self) -> Sequence[AnyEvent]:
@@ -561,7 +562,7 @@ class NodesPool:
             self._wake()
         if remote.attached and not self._taken_up:
             self._note_unwanted(remote)
-        self._report_unisolated(remote)
+        self._report_isolation(remote)
         for run, ranks in [*remote.rank_log.statuses.items()]:
             for rank, status in ranks.items():
                 for event in status.news_after(self._reported.status(run, rank)):
@@ -627,12 +628,19 @@ class NodesPool:
             self._reported.take_in(event)
             self._put(event)
 
-    def _report_unisolated(self, remote: Remote) -> None:
-        """Report the runs that have lost their isolation; before the ranks refused for it."""
-        for run, why in remote.state.unisolated.items():
-            if run in self._runs and run not in self._unisolated:
-                self._unisolated.add(run)
-                self._put(IsolationLost(at_s=0.0, run=run, reason=f"{remote.id}: {why}"))
+    def _report_isolation(self, remote: Remote) -> None:
+        """Report the runs that have lost isolation, before ranks refused for it, or regained it."""
+        for run in remote.state.isolation:
+            if run not in self._runs:
+                continue
+            nodes = [self._remotes[node] for node in self._parts(self._runs[run])]
+            told = {one.id: one.state.isolation.get(run, "") for one in nodes}
+            lost = [f"{node}: {why}" for node, why in told.items() if why]
+            before, self._is_isolated[run] = self._is_isolated.get(run), not lost
+            if lost and before is not False:
+                self._put(IsolationLost(at_s=0.0, run=run, reason=lost[0]))
+            elif not lost and before is not True:
+                self._put(IsolationRegained(at_s=0.0, run=run))
 
     def _put(self, event: AnyEvent) -> None:
         self._seen.put(event)

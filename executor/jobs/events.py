@@ -219,6 +219,17 @@ class IsolationLost(Event):
     reason: Reason
 
 
+class IsolationRegained(Event):
+    """The kernel launches of a run are intercepted, if they have not been before.
+
+    Its processes have joined the scheduler in place of one that had ended. It is also reported,
+    once, of an isolated run that a new service finds.
+    """
+
+    kind: Literal["isolation_regained"] = "isolation_regained"
+    run: Name
+
+
 # Measurements.
 
 
@@ -410,6 +421,7 @@ AnyEvent = Annotated[
     | RankLost
     | RankGone
     | IsolationLost
+    | IsolationRegained
     | Profiled
     | WorkloadKnown
     | ProfileFailed

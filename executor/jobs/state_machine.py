@@ -375,6 +375,12 @@ class StateMachine:
             other.stop_then = "wait" if again else "fail"
             self._stop(other, event.at_s, other.stop_reason)
 
+    def _isolation_regained(self, event: events.IsolationRegained) -> None:
+        job = self._present(event.run)
+        if job is not None and job.state in HOLDING:
+            job.unisolated = ""
+            self._isolate(job.devices)
+
     def _profiled(self, event: events.Profiled) -> None:
         job = self._job_of(event.run)
         self.unrecorded[self.sequence + 1] = event

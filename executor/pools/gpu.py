@@ -161,6 +161,7 @@ class GpuPool(LocalPool):
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
         self._isolation, self._priorities = isolation, priorities
         self._unisolated: set[str] = set()
+        self._doubted: set[str] = set()
         self._statuses: Mapping[tuple[str, int], SchedulerStatus] = {}
         self._counted: Mapping[str, _Counted] = {}
         self._told: dict[str, _Counted] = {}
@@ -255,9 +256,12 @@ class GpuPool(LocalPool):
         """Resume the runs that should exist, and start watching the GPUs."""
         self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
-        for run in self.kept() if self._isolation is None else ():
-            if run.isolated:
+        for run in self.kept():
+            if run.isolated and self._isolation is None:
                 self._lose_isolation(run, _NO_ISOLATION)
+            elif run.isolated:
+                # Whether it had lost isolation when the last service ended is not known here.
+                self._doubted.add(run.id)
         self._health.start()
         return beyond
 
@@ -472,7 +476,9 @@ class GpuPool(LocalPool):
         A scheduler that is not asked for its status ends by itself, so unused ones disappear.
         """
         kept = self.kept()
-        self._unisolated.intersection_update(run.id for run in kept)
+        names = {run.id for run in kept}
+        self._unisolated &= names
+        self._doubted &= names
         served: dict[tuple[str, int], dict[str, tuple[Run, float]]] = defaultdict(dict)
         for run in kept:
             for rank, seat in enumerate(run.seats):
@@ -481,22 +487,35 @@ class GpuPool(LocalPool):
                 if started is not None and runs and not self.is_over(run.id):
                     served[seat.gpu, run.spec.owner.uid][run.id] = run, started.at_s
         statuses = {}
+        regained = {*self._unisolated, *self._doubted}
+        regained &= {run for runs_there in served.values() for run in runs_there}
         for (name, uid), runs_there in served.items():
             status = self._tend(name, uid, runs_there.values())
+            for run in regained & runs_there.keys():
+                if status is None or not self._has_all(runs_there[run][0], name, status):
+                    regained.discard(run)
             if status is not None:
                 statuses[name, uid] = status
+        for run in sorted(regained):
+            self._unisolated.discard(run)
+            self._doubted.discard(run)
+            self._report(events.IsolationRegained(at_s=0.0, run=run))
         self._statuses, self._counted = statuses, _counted(statuses, boot_s())
 
     def _tend(
         self, name: str, uid: int, runs: Collection[tuple[Run, float]]
     ) -> SchedulerStatus | None:
-        """Return the status of the scheduler of some runs, given with their start times."""
+        """Return the status of the scheduler of some runs, given with their start times.
+
+        Processes of a run that began before the scheduler may have joined it in place of another.
+        """
         assert self._isolation is not None
         uuid = self._gpus[name].uuid
         status = self._isolation.status(uuid, uid)
         since_s = self._isolation.began_s(uuid, uid) if status is not None else None
         for run, began_s in runs:
             serves = since_s is not None and since_s <= began_s
+            serves = serves or (status is not None and self._has_all(run, name, status))
             if not serves and run.id not in self._unisolated:
                 self._lose_isolation(run, f"the scheduler of isolated runs on {name} has ended")
         if since_s is None:
@@ -505,6 +524,15 @@ class GpuPool(LocalPool):
             except IsolationError as error:
                 _log.warning("%s: %s", name, error)
         return status
+
+    def _has_all(self, run: Run, name: str, status: SchedulerStatus) -> bool:
+        """Return whether each isolated rank on a GPU has a process in its scheduler."""
+        roots = [
+            self._root(run, rank)
+            for rank, seat in enumerate(run.seats)
+            if seat.gpu == name and run.isolated_on(seat)
+        ]
+        return all(root and not status.pids.isdisjoint(_family(root.pid)) for root in roots)
 
     def _intercepted(self, name: str) -> _Intercepted:
         """Return launches and escapes of the isolated runs on a GPU."""

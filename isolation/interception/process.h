@@ -205,11 +205,16 @@ static int governed(void) {
     return self.joined > 0;
 }
 
-/* Send a request, and take the reply if one is expected: its caller frees it. */
+/* Send a request, and take the reply if one is expected: its caller frees it. What a launch asks is
+ * not asked while another thread waits for its module, which may take minutes. */
 static int ask(uint32_t kind, const void *head, uint32_t head_size, const void *body, size_t body_size, char **reply,
                uint32_t *size, double within_s) {
     struct message header = {kind, (uint32_t)(head_size + body_size)};
-    pthread_mutex_lock(&talking);
+    int can_be_later = kind == FORM || kind == MEASURED;
+    if (!can_be_later)
+        pthread_mutex_lock(&talking);
+    else if (pthread_mutex_trylock(&talking))
+        return 0;
     int well = self.joined > 0 && send_all(&header, sizeof header) && send_all(head, head_size) &&
                send_all(body, body_size);
     if (well && reply) {

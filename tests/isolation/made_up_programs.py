@@ -146,6 +146,21 @@ def reset(task):
     return right and all(client.run(function, task) for _ in range(3))
 
 
+def preparing(task):
+    """While a module is loaded, which takes its scheduler long, another thread launches."""
+    client, right = Client(1), True
+    function = client.load(task.image)
+    loading = threading.Thread(target=client.load, args=(task.image + b"\n// slow",))
+    loading.start()
+    number = 0
+    while loading.is_alive():
+        # Of each size, the scheduler is asked for the form.
+        sized = replace(task, case=replace(task.case, dynamic_shared=number))
+        right &= client.run(function, sized)
+        number += 1
+    return right and number > 3
+
+
 def signals(task):
     """The program takes signals all the time, as of a profiler or of processes that end."""
     signal.signal(signal.SIGALRM, lambda *_: None)

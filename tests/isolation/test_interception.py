@@ -201,6 +201,20 @@ class BrokenSlices(AnyForm):
         return replace(made, text=made.text.replace(added, ""))
 
 
+class SlowModules(AnyForm):
+    """A scheduler that prepares some modules only once it is told to."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.asked, self.told = threading.Event(), threading.Event()
+
+    def _module(self, client, request):
+        if b"// slow" in request:
+            self.asked.set()
+            self.told.wait(LIMIT_S)
+        return super()._module(client, request)
+
+
 # Which thread gets which place is up to the GPU.
 _VARYING = Task(
     "varying",
@@ -262,6 +276,21 @@ class TestOneClient:
         assert done["wrong"] == []
         assert {"whole", "slices"} <= _forms(done)
         assert server.status()["launches"]["isolated"] >= 4
+
+    def test_launches_go_on_while_another_thread_waits_for_its_module(self, serve, start, place):
+        server, file = serve(SlowModules), place / "task"
+        file.write_bytes(pickle.dumps(_task("update_in_place")))
+        ran = start("-m", "tests.isolation.made_up_programs", "preparing", str(file))
+
+        def launches():
+            return sum(server.status()["launches"].values())
+
+        assert server.asked.wait(LIMIT_S)
+        seen = launches()
+        wait_until(lambda: launches() > seen + 3, "launches go on")
+        server.told.set()
+        out, errors = ran.communicate(timeout=LIMIT_S)
+        assert (ran.returncode, out.strip()) == (0, "right"), errors
 
     def test_what_is_not_proven_on_hardware_is_off_and_says_so(self, serve, client):
         server, tasks = (

@@ -186,41 +186,50 @@ def test_a_latency_critical_job_joins_a_best_effort_job_that_runs_already(machin
         assert right(machine, "j2.1")
 
 
-def test_a_best_effort_job_alone_runs_on_without_its_scheduler(machine, known):
+def reported(machine, kind, run):
+    """Return whether an event of a run is in the journal."""
+    found = (entry.event for entry in read_events(machine.state))
+    return any(event.kind == kind and event.run == run for event in found)
+
+
+def test_a_best_effort_job_alone_runs_on_without_its_scheduler_and_joins_the_next(machine, known):
     chat, train = jobs(machine)
     with machine.service(watching=PATIENT) as service:
-        (first,) = service.api.submit([train], ME)
+        (first,) = service.api.submit([train.replace(estimate_s=1e8)], ME)
         becomes(service, first, JobState.RUNNING)
         (scheduler,) = running(machine)
         os.kill(scheduler.pid, signal.SIGKILL)
-        wait_until(lambda: "scheduler" in service.api.job(first).unisolated)
+        wait_until(lambda: reported(machine, "isolation_lost", "j1.1"))
+        wait_until(lambda: not service.api.job(first).unisolated, "it is isolated again")
         (second,) = service.api.submit([chat], ME)
-        wait_until(lambda: service.api.job(second).why)
-        assert service.api.job(first).state is JobState.RUNNING
-        assert service.api.job(second).state is JobState.WAITING
-        finish(machine, "train")
-        becomes(service, first, JobState.FINISHED)
         becomes(service, second, JobState.RUNNING)
-        finish(machine, "chat")
-        becomes(service, second, JobState.FINISHED)
+        assert service.api.job(first).run == "j1.1"
+        assert service.api.job(first).shares == ("idle",)
+        assert service.api.job(first).co_runners == ((second,),)
+        for job, name in ((second, "chat"), (first, "train")):
+            finish(machine, name)
+            becomes(service, job, JobState.FINISHED)
         assert right(machine, "j1.1")
+        assert right(machine, "j2.1")
 
 
-def test_a_scheduler_that_dies_is_replaced_and_what_is_not_isolated_any_more_waits(machine, known):
+def test_a_scheduler_that_dies_is_replaced_and_the_pair_is_isolated_again(machine, known):
     with machine.service(watching=PATIENT) as service:
         chat, train = start_isolated(service, machine)
         (scheduler,) = running(machine)
         os.kill(scheduler.pid, signal.SIGKILL)
-        becomes(service, train, JobState.WAITING)
-        assert "is not isolated: the scheduler" in service.api.job(train).why
-        assert service.api.job(chat).state is JobState.RUNNING
-        assert "scheduler" in service.api.job(chat).unisolated
-        wait_until(lambda: running(machine) and running(machine) != [scheduler])
-        finish(machine, "chat")
-        becomes(service, chat, JobState.FINISHED)
+        wait_until(lambda: service.api.job(train).run == "j2.2", "it has been started again")
         becomes(service, train, JobState.RUNNING)
-        finish(machine, "train")
-        becomes(service, train, JobState.FINISHED)
+        assert reported(machine, "isolation_lost", "j1.1")
+        assert reported(machine, "isolation_regained", "j1.1")
+        whys = [state.why for state in service.api.job(train).history]
+        assert any("j1 is not isolated: the scheduler" in why for why in whys)
+        assert service.api.job(chat).run == "j1.1"
+        assert service.api.job(train).shares == ("idle",)
+        assert service.api.job(train).co_runners == ((chat,),)
+        for job, name in ((chat, "chat"), (train, "train")):
+            finish(machine, name)
+            becomes(service, job, JobState.FINISHED)
         assert right(machine, "j1.1")
         assert right(machine, "j2.2")
         assert "wrong" not in machine.log("j2.1")

@@ -149,6 +149,7 @@ class TestKeeping:
             events.RankLost(at_s=10.0, run="j1.1", rank=0, reason="r"),
             events.RankGone(at_s=11.0, run="j1.1", rank=0, reason="r"),
             events.IsolationLost(at_s=11.5, run="j1.1", reason="r"),
+            events.IsolationRegained(at_s=11.6, run="j1.1"),
             events.Profiled(at_s=12.0, run="j1.1", profile=profile),
             events.WorkloadKnown(at_s=13.0, uid=0, workload="w"),
             events.ProfileFailed(at_s=14.0, run="j1.1", reason="r"),

@@ -121,6 +121,14 @@ class TestIsolation:
         story.tell(events.RankRefused, run=second.run.id, **refused)
         assert (second.state, second.unisolated) == (JobState.WAITING, "no library")
 
+    def test_one_that_is_isolated_again_may_lead_again(self, story, pair):
+        first, second = pair
+        story.bring_up(second)
+        story.tell(events.IsolationLost, run=first.run.id, reason="r")
+        assert not first.leads("g0")
+        story.tell(events.IsolationRegained, run=first.run.id)
+        assert (first.unisolated, first.leads("g0")) == ("", True)
+
     def test_one_alone_runs_on(self, story, pair):
         first, second = pair
         story.bring_up(second)
