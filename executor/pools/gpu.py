@@ -162,6 +162,7 @@ class GpuPool(LocalPool):
         self._isolation, self._priorities = isolation, priorities
         self._unisolated: set[str] = set()
         self._doubted: set[str] = set()
+        self._outsiders: set[str] = set()
         self._statuses: Mapping[tuple[str, int], SchedulerStatus] = {}
         self._counted: Mapping[str, _Counted] = {}
         self._told: dict[str, _Counted] = {}
@@ -438,6 +439,7 @@ class GpuPool(LocalPool):
             del self._outside_since[key]
             reason = f"rank {rank} is on the GPU, but not {lacks}"
             if lacks == _NOT_ISOLATED and run.seats[rank].share != IDLE:
+                self._outsiders.add(run.id)
                 self._lose_isolation(run, reason)
             else:
                 self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
@@ -479,6 +481,7 @@ class GpuPool(LocalPool):
         names = {run.id for run in kept}
         self._unisolated &= names
         self._doubted &= names
+        self._outsiders &= names
         served: dict[tuple[str, int], dict[str, tuple[Run, float]]] = defaultdict(dict)
         for run in kept:
             for rank, seat in enumerate(run.seats):
@@ -487,7 +490,8 @@ class GpuPool(LocalPool):
                 if started is not None and runs and not self.is_over(run.id):
                     served[seat.gpu, run.spec.owner.uid][run.id] = run, started.at_s
         statuses = {}
-        regained = {*self._unisolated, *self._doubted}
+        # One of whose processes was seen on the GPU outside may have more there that never join.
+        regained = {*self._unisolated, *self._doubted} - self._outsiders
         regained &= {run for runs_there in served.values() for run in runs_there}
         for (name, uid), runs_there in served.items():
             status = self._tend(name, uid, runs_there.values())
