@@ -492,18 +492,18 @@ class GpuPool(LocalPool):
         statuses = {}
         # One of whose processes was seen on the GPU outside may have more there that never join.
         regained = {*self._unisolated, *self._doubted} - self._outsiders
-        regained &= {run for runs_there in served.values() for run in runs_there}
+        regained &= {name for runs_there in served.values() for name in runs_there}
         for (name, uid), runs_there in served.items():
             status = self._tend(name, uid, runs_there.values())
-            for run in regained & runs_there.keys():
-                if status is None or not self._has_all(runs_there[run][0], name, status):
-                    regained.discard(run)
+            for run, _ in runs_there.values():
+                if run.id in regained and not (status and self._has_all(run, name, status)):
+                    regained.discard(run.id)
             if status is not None:
                 statuses[name, uid] = status
-        for run in sorted(regained):
-            self._unisolated.discard(run)
-            self._doubted.discard(run)
-            self._report(events.IsolationRegained(at_s=0.0, run=run))
+        for again in sorted(regained):
+            self._unisolated.discard(again)
+            self._doubted.discard(again)
+            self._report(events.IsolationRegained(at_s=0.0, run=again))
         self._statuses, self._counted = statuses, _counted(statuses, boot_s())
 
     def _tend(
