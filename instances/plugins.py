@@ -5,11 +5,11 @@ A package adds something by an entry point of the group ``dovetail.plugins``, na
     [project.entry-points."dovetail.plugins"]
     "policy.newest-first" = "my_package.policies:NewestFirst"
 
-``KINDS`` lists the kinds and what each must be. Dovetail's own rooms (papers, cluster, isolation,
-measuring) are added in the same way. A plugin is imported when it is used; if that fails, only its
-use fails, with one line that says why. If two packages add the same name, Dovetail's own is used,
-else the one of the alphabetically first package; options of several packages are all added to a
-command.
+``KINDS`` lists the kinds and what each must be. Dovetail's own rooms (advising, cluster, isolation,
+measuring, papers) are added in the same way. A plugin is imported when it is used; if that fails,
+only its use fails, with one line that says why. If two packages add the same name, Dovetail's own
+is used, else the one of the alphabetically first package; options of several packages are all added
+to a command.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "pool": "a function that makes a dovetail.executor.pools.pool.NodePool",
         "isolation": "a function that makes a dovetail.executor.pools.isolation.Isolation",
         "evidence": "a function that makes a dovetail.executor.pools.share_gate.ShareProgram",
+        "reader": "a Reader of the room advising, which adds the command advise",
         "command": "a dovetail.toolkit.commands.Command",
         "options": "a dovetail.toolkit.commands.Addition",
         "doctor": "a function that returns one or several dovetail.executor.doctor.finding.Finding",

@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CORE: Final = ("instances", "predictors", "formulations", "solver", "executor", "api")
 """Each is a folder at the root, and its tests are in the folder of ``tests`` with its name."""
 
-ROOMS: Final = ("papers", "cluster", "isolation", "measuring")
+ROOMS: Final = ("advising", "papers", "cluster", "isolation", "measuring")
 """So is each of these, which the core never needs."""
 
 ROOM: Final = re.compile(rf"\b(?:dovetail|tests|benchmarks)[./](?:{'|'.join(ROOMS)})\b")

@@ -1,0 +1,1 @@
+"""Readers of what schedulers, monitoring and published traces record of jobs on GPUs."""

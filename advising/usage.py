@@ -1,0 +1,211 @@
+"""What records tell of jobs on GPUs: the one form in which all readers return it.
+
+A row of ``Usage.jobs`` is a run of a job, or a GPU whose use was recorded if the records do not say
+which job ran on it. Readers give what the records hold and derive nothing: a maximum is never given
+as a mean, and what is not recorded stays empty. Files about the same jobs, such as a list of pods
+and a series of their utilisation, are joined by the name of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.metrics import Metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state")
+"""Columns of texts, which may be missing (``None``) in all rows but ``job`` and ``state``.
+
+- ``job``: the id, different in every row of a file.
+- ``user``: the owner.
+- ``name``: the kind of work. Jobs with the same user, name and GPUs count as one workload.
+- ``gpu_model``: as the records write it.
+- ``node``: the nodes of its GPUs, joined by commas.
+- ``state``: one of ``STATES``.
+"""
+
+STATES: Final = ("waiting", "running", "ended")
+"""Running and waiting are meant at the end of the records."""
+
+NUMBERS: Final = (
+    *("gpus", "fraction", "workers_per_node", "workers_together"),
+    *("card_mib", "submit_s", "start_s", "end_s", "samples"),
+    *("memory_request_mib", "memory_mean_mib", "memory_p95_mib", "memory_max_mib"),
+    *(f"{metric}_{of}" for metric in ("gpu_util", "mem_util") for of in ("mean", "p95", "max")),
+    *(f"{metric}_{of}" for metric in ("sm_active", "dram_active") for of in ("mean", "p95", "max")),
+    *("sm_occupancy_mean", "pcie_rx_bytes_s_mean", "power_w_mean"),
+)
+"""Columns of numbers, NaN if unknown.
+
+- ``gpus``: how many GPUs the job has a part of; ``fraction``: the part of each that it asked for,
+  in (0, 1], unknown for whole GPUs.
+- ``workers_per_node``, ``workers_together``: as in an instance.
+- ``card_mib``: the memory of one of its GPUs.
+- ``submit_s``, ``start_s``, ``end_s``: seconds since 1970 in UTC, or since any moment that all
+  rows share; a running job has no ``end_s``.
+- ``samples``: from how many samples the figures below are.
+- ``memory_*_mib``: memory on its fullest GPU: asked for, and used on average, in 95 % of the
+  samples, and at most. Utilisations and activities are fractions, averaged over its GPUs at each
+  moment; ``mean``, ``p95`` and ``max`` are over time. Power is of one GPU.
+"""
+
+FLAGS: Final = ("service",)
+"""Columns of truth values: ``service``, whether the job answers requests."""
+
+COLUMNS: Final = (*WORDS, *NUMBERS, *FLAGS)
+
+NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack")
+"""Columns of ``Usage.nodes``, a row for the GPUs of one model on a node."""
+
+
+class LeftOut(NamedTuple):
+    """Records that are not used.
+
+    Attributes
+    ----------
+    number : int
+        How many.
+    what : str
+        What they are, in the plural: ``jobs``.
+    why : str
+        Why they are not used, as the end of a sentence: ``used no GPU``.
+    """
+
+    number: int
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.number:,} {self.what}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What files record of jobs on GPUs.
+
+    Attributes
+    ----------
+    jobs : pandas.DataFrame
+        One row for each run, with the columns of ``COLUMNS``.
+    nodes : pandas.DataFrame
+        The nodes with GPUs, with ``NODE_COLUMNS``; empty if the files do not list them.
+    profiles : mapping of str to Metrics
+        Profiles of kernels by the job's ``name``.
+    left_out : tuple of LeftOut
+        The records that are not used.
+    notes : tuple of str
+        What a reader of the answer must know of the records, one sentence each.
+    """
+
+    jobs: pd.DataFrame
+    nodes: pd.DataFrame
+    profiles: Mapping[str, Metrics] = field(default_factory=lambda: MappingProxyType({}))
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        jobs: pd.DataFrame | None = None,
+        nodes: pd.DataFrame | None = None,
+        profiles: Mapping[str, Metrics] | None = None,
+        left_out: Sequence[LeftOut] = (),
+        notes: Sequence[str] = (),
+    ) -> Usage:
+        """Return usage from frames that have some of the columns; the others stay empty.
+
+        ``job`` is required; a missing ``state`` is ``ended``, a missing ``gpus`` 1.
+
+        Raises
+        ------
+        ValueError
+            If a column is unknown or a job has no id: a mistake of the reader.
+        """
+        return cls(
+            _with_columns(jobs, COLUMNS),
+            _with_columns(nodes, NODE_COLUMNS),
+            MappingProxyType(dict(profiles or {})),
+            tuple(each for each in left_out if each.number),
+            tuple(notes),
+        )
+
+
+def _with_columns(frame: pd.DataFrame | None, columns: Sequence[str]) -> pd.DataFrame:
+    """Return a frame with all columns in order, each of its kind."""
+    import pandas as pd
+
+    given = pd.DataFrame() if frame is None else frame
+    unknown = [name for name in given.columns if name not in columns]
+    if unknown:
+        raise ValueError(f"unknown columns: {', '.join(unknown)}")
+    made = {}
+    for name in columns:
+        column = given[name] if name in given.columns else None
+        if name in FLAGS:
+            made[name] = np.zeros(len(given), bool) if column is None else column.to_numpy(bool)
+        elif name in WORDS or name == "rack":
+            none = "ended" if name == "state" else None
+            texts = [none] * len(given) if column is None else column.tolist()
+            made[name] = pd.Series(
+                [none if pd.isna(text) else str(text) for text in texts], dtype=object
+            )
+        else:
+            usual = 1.0 if name == "gpus" else np.nan
+            made[name] = (
+                np.full(len(given), usual) if column is None else column.to_numpy(np.float64)
+            )
+    if "job" in columns and any(job is None for job in made["job"]):
+        raise ValueError("a job has no id")
+    return pd.DataFrame(made, columns=list(columns))
+
+
+def joined(parts: Sequence[Usage]) -> Usage:
+    """Return the usage of several files as one.
+
+    Rows of different files with the same job are one: each column is taken from the first file that
+    knows it. So a file of jobs comes before one of their utilisation.
+    """
+    import pandas as pd
+
+    if len(parts) == 1:
+        return parts[0]
+    jobs = pd.concat([part.jobs for part in parts], ignore_index=True)
+    if jobs["job"].duplicated().any():
+        jobs = _one_row_each(jobs)
+    return Usage(
+        jobs,
+        pd.concat([part.nodes for part in parts], ignore_index=True),
+        MappingProxyType({name: each for part in parts for name, each in part.profiles.items()}),
+        tuple(each for part in parts for each in part.left_out),
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _one_row_each(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Join the rows of each job: the first value that is known, and any flag that is set."""
+    by_job = jobs.groupby("job", sort=False)
+    found = by_job.first()
+    for name in FLAGS:
+        found[name] = by_job[name].any()
+    return found.reset_index()[list(COLUMNS)]
+
+
+def require_jobs(usage: Usage, source: str) -> None:
+    """Refuse records without a job on a GPU.
+
+    Raises
+    ------
+    InputError
+        With what was left out.
+    """
+    if usage.jobs.empty:
+        out = "".join(f" ({each})" for each in usage.left_out)
+        raise InputError(f"must tell of jobs on GPUs, got none{out}", "", source)
