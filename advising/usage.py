@@ -66,7 +66,7 @@ NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack")
 """Columns of ``Usage.nodes``, a row for the GPUs of one model on a node."""
 
 
-class LeftOut(NamedTuple):
+class Omission(NamedTuple):
     """Records that are not used.
 
     Attributes
@@ -99,7 +99,7 @@ class Usage:
         The nodes with GPUs, with ``NODE_COLUMNS``; empty if the files do not list them.
     profiles : mapping of str to Metrics
         Profiles of kernels by the job's ``name``.
-    left_out : tuple of LeftOut
+    left_out : tuple of Omission
         The records that are not used.
     notes : tuple of str
         What a reader of the answer must know of the records, one sentence each.
@@ -108,7 +108,7 @@ class Usage:
     jobs: pd.DataFrame
     nodes: pd.DataFrame
     profiles: Mapping[str, Metrics] = field(default_factory=lambda: MappingProxyType({}))
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Omission, ...] = ()
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -117,7 +117,7 @@ class Usage:
         jobs: pd.DataFrame | None = None,
         nodes: pd.DataFrame | None = None,
         profiles: Mapping[str, Metrics] | None = None,
-        left_out: Sequence[LeftOut] = (),
+        left_out: Sequence[Omission] = (),
         notes: Sequence[str] = (),
     ) -> Usage:
         """Return usage from frames that have some of the columns; the others stay empty.
