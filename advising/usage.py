@@ -21,7 +21,7 @@ from dovetail.instances.metrics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state")
+WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state", "reason", "placement")
 """Columns of texts, which may be missing (``None``) in all rows but ``job`` and ``state``.
 
 - ``job``: the id, different in every row of a file.
@@ -30,13 +30,16 @@ WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state")
 - ``gpu_model``: as the records write it.
 - ``node``: the nodes of its GPUs, joined by commas.
 - ``state``: one of ``STATES``.
+- ``reason``: why it waits, in the scheduler's words.
+- ``placement``: each of its GPUs as ``NODE/GPU``, joined by commas; only ``NODE/`` if the records
+  do not say which GPU of the node it is.
 """
 
 STATES: Final = ("waiting", "running", "ended")
 """Running and waiting are meant at the end of the records."""
 
 NUMBERS: Final = (
-    *("gpus", "fraction", "workers_per_node", "workers_together"),
+    *("gpus", "fraction", "sm_share", "workers_per_node", "workers_together"),
     *("card_mib", "submit_s", "start_s", "end_s", "samples"),
     *("memory_request_mib", "memory_mean_mib", "memory_p95_mib", "memory_max_mib"),
     *(f"{metric}_{of}" for metric in ("gpu_util", "mem_util") for of in ("mean", "p95", "max")),
@@ -46,7 +49,7 @@ NUMBERS: Final = (
 """Columns of numbers, NaN if unknown.
 
 - ``gpus``: how many GPUs the job has a part of; ``fraction``: the part of each that it asked for,
-  in (0, 1], unknown for whole GPUs.
+  in (0, 1], unknown for whole GPUs; ``sm_share``: the part of the SMs of each, if it asked for one.
 - ``workers_per_node``, ``workers_together``: as in an instance.
 - ``card_mib``: the memory of one of its GPUs.
 - ``submit_s``, ``start_s``, ``end_s``: seconds since 1970 in UTC, or since any moment that all
@@ -62,8 +65,9 @@ FLAGS: Final = ("service",)
 
 COLUMNS: Final = (*WORDS, *NUMBERS, *FLAGS)
 
-NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack")
-"""Columns of ``Usage.nodes``, a row for the GPUs of one model on a node."""
+NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack", "closed")
+"""Columns of ``Usage.nodes``, a row for the GPUs of one model on a node. ``closed`` is a truth
+value: no job may start there."""
 
 
 class Omission(NamedTuple):
@@ -149,7 +153,7 @@ def _with_columns(frame: pd.DataFrame | None, columns: Sequence[str]) -> pd.Data
     made = {}
     for name in columns:
         column = given[name] if name in given.columns else None
-        if name in FLAGS:
+        if name in FLAGS or name == "closed":
             made[name] = np.zeros(len(given), bool) if column is None else column.to_numpy(bool)
         elif name in WORDS or name == "rack":
             none = "ended" if name == "state" else None

@@ -335,8 +335,32 @@ def parse_yaml(text: str) -> object:
         When it is not YAML, has a key twice in one mapping, or uses anchors, aliases or tags.
     """
     reader = _YamlReader(text)
-    try:
+    with _yaml_faults():
         data = reader.document()
+    reader.mappings.refuse_repeats(data)
+    return data
+
+
+def yaml_documents(text: str) -> Iterator[object]:
+    """Yield the data of each document of a YAML text, like `parse_yaml`; empty ones are None.
+
+    Raises
+    ------
+    InputError
+        As `parse_yaml` does.
+    """
+    reader = _YamlReader(text)
+    with _yaml_faults():
+        for data in reader.documents():
+            reader.mappings.refuse_repeats(data)
+            yield data
+
+
+@contextmanager
+def _yaml_faults() -> Iterator[None]:
+    """Turn the parser's errors into one `InputError`."""
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         place, problem = _place(error.problem_mark), str(error.problem)
         # libyaml 0.2.6 and later has its own limit, which its scanner reaches while looking ahead.
@@ -345,8 +369,6 @@ def parse_yaml(text: str) -> object:
         raise _not_valid("YAML", place, problem) from None
     except (yaml.reader.ReaderError, ValueError) as error:
         raise InputError(f"is not valid YAML: {getattr(error, 'reason', error)}") from None
-    reader.mappings.refuse_repeats(data)
-    return data
 
 
 def _not_valid(language: str, place: str, problem: str) -> InputError:
@@ -406,6 +428,12 @@ class _YamlReader:
         self.mappings = _Mappings()
         self._events = yaml.parse(text, Loader=LOADER)
         self._left = MOST_MARKS
+
+    def documents(self) -> Iterator[object]:
+        self._next()
+        while not isinstance(self._next(), yaml.StreamEndEvent):
+            yield self._value(self._next(), 0)
+            self._next()
 
     def document(self) -> object:
         self._next()
