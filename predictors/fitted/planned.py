@@ -247,6 +247,10 @@ def _draw_workloads(
     return draw.choice(member, count, p=odds / odds.sum())
 
 
+_DIGITS: Final = 6
+"""Decimal places of a gain that count."""
+
+
 def partners(
     jobs: WorkerRound,
     table: HeldOutSlowdowns,
@@ -284,7 +288,9 @@ def partners(
     with np.errstate(invalid="ignore"):
         allowed = (upper[cell] <= setting.gsla) & (jobs.job[:, None] != jobs.job[None, :])
     gain, alone = _gains(table.prediction[cell], setting.price, draw)
-    gain = np.where(allowed & allowed.T, gain + gain.T, _FORBIDDEN)
+    # Rounded, so that pairs of equal gain are equal on every processor: linear algebra differs in
+    # the last digits, and the pairs that are picked with them.
+    gain = np.where(allowed & allowed.T, np.round(gain + gain.T, _DIGITS), _FORBIDDEN)
     np.fill_diagonal(gain, alone)
     # Here, since it takes a service a quarter of a second to load.
     from scipy.optimize import linear_sum_assignment

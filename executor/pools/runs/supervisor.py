@@ -172,8 +172,9 @@ class RunSupervisor:
     def begin(self) -> None:
         """Start the thread, unless it has been started."""
         if not self._begun:
-            self._thread.start()
+            # First: after a Ctrl-C during the start, the thread must not be started again.
             self._begun = True
+            self._thread.start()
 
     def order(
         self,
