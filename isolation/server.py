@@ -26,6 +26,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -300,6 +301,8 @@ class SchedulerServer:
         self._needed_s = time.monotonic()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise OSError("must be a socket or not exist")
             path.unlink()
         before = os.umask(0o077)
         try:
@@ -625,15 +628,19 @@ def main() -> None:
     )
     given = parser.parse_args()
     ptxas = find_ptxas()
-    if given.kept and ptxas:
-        assembler(given.kept, ptxas)
-    server = SchedulerServer(
-        given.socket,
-        ptxas=ptxas,
-        kept=given.kept,
-        idle_s=given.idle_s,
-        unproven=given.unproven,
-    )
+    try:
+        if given.kept and ptxas:
+            assembler(given.kept, ptxas)
+        server = SchedulerServer(
+            given.socket,
+            ptxas=ptxas,
+            kept=given.kept,
+            idle_s=given.idle_s,
+            unproven=given.unproven,
+        )
+    except OSError as error:
+        print(f"{parser.prog}: {given.socket}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
     if given.daemon:
         _detach(given.socket.with_name("log"))
     server.run()
