@@ -43,7 +43,14 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "reserve_mib": "Memory kept free on every GPU (the driver's), MiB.",
         "per_process_mib": "Memory of each resident process in addition to its job's (CUDA "
         "context), MiB.",
+        "assumed": "Slowdowns that are declared instead of measured; default: none.",
         "nodes": "The machines.",
+    },
+    instances.Assumed: {
+        "pair": "Slowdown of each of two jobs without caps that no entry names. 1: any two may "
+        "share whose memory fits.",
+        "sets": "`product`: three and more jobs without caps that no entry names may share if each "
+        "two of them may; a job's slowdown is the product of its slowdowns with each co-runner.",
     },
     instances.Node: {
         "id": "Name of the node.",
@@ -164,7 +171,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "gpu_model": "The GPU model of the entry. Absent: every model without an entry of its own.",
         "source": "`measured`: these workloads were measured together. `model`: predicted by a "
         "model of such measurements, with a bound. `estimate`: predicted without one. "
-        "Absent: as given.",
+        "`assumed`: declared by the owner. Absent: as given.",
         "confidence": "Confidence of `upper` from a model: the fraction of jobs below it.",
         "mode": "The `sharing` of the cluster under which they hold.",
     },
@@ -510,6 +517,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "listed once. At most 100,000 GPUs.",
         "With `sharing: time_sliced`, no share is a cap.",
     ),
+    instances.Assumed: ("At least one of `pair` and `sets`.",),
     instances.Node: (
         "Either `gpus`, or `gpu_count` with `gpu`.",
         "A resource of `host` is more than 0.",

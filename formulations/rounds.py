@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, across, ranges
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
+from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.formulations.rules import Mode, modes, most_bound, room_mib, slowdown_alone
-from dovetail.formulations.slowdowns import InstanceSlowdowns, KnownSlowdowns, Sharing
+from dovetail.formulations.slowdowns import KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdowns.shares import NO_CAP, percent, share_code, share_of, share_total

@@ -1,27 +1,26 @@
 """The known slowdowns of jobs that share a GPU, as arrays indexed by numbers of workloads.
 
 ``KnownSlowdowns`` is what a round reads: the pairs on each GPU model (`KnownPairs`) and the sets of
-three and more (`KnownSets`). An instance's are read from its table; a policy derives its own from
-predictions and measurements (``solver.policies.beliefs``).
+three and more (`KnownSets`). An instance's are read from its table (``instance_slowdowns``); a
+policy derives its own from predictions and measurements (``solver.policies.beliefs``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import comb
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns
-from dovetail.formulations.rules import slowdown_at_last, tail_bounds
-from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.formulations.budget import Budget
+from dovetail.formulations.rules import slowdown_at_last
+from dovetail.instances.instance import Cluster, Workload
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code, share_of
 
@@ -346,6 +345,9 @@ class KnownSets:
         The workloads.
     pairs : callable, optional
         Returns the known pairs on a model, by which bounds are raised; default: none.
+    by_rule : callable, optional
+        Returns the figures of a set that no entry names (``assumed``), by which bounds are raised,
+        too; default: none are known.
     """
 
     def __init__(
@@ -353,22 +355,32 @@ class KnownSets:
         entries: Iterable[SlowdownEntry],
         workloads: Mapping[str, Workload],
         pairs: Callable[[str], KnownPairs] | None = None,
+        by_rule: Callable[[str, Members], Sharing | None] | None = None,
     ) -> None:
         number = {name: k for k, name in enumerate(workloads)}
         self._workloads = tuple(workloads.values())
         self._rank = {number[name]: k for k, name in enumerate(sorted(number))}
-        self._pairs = pairs
+        self._pairs, self._by_rule = pairs, by_rule
         self._given: dict[tuple[str | None, Members], _Given] = {}
         for entry in entries:
             shares = map(share_code, entry.shares)
             members = tuple(zip(map(number.__getitem__, entry.workloads), shares, strict=True))
-            self._given[entry.gpu_model, _sorted(members)] = _Given(members, _as_given(entry))
+            self._given[entry.gpu_model, _sorted(members)] = _Given(members, as_given(entry))
         self._on: dict[str, Mapping[Members, _Set]] = {}
         self._with: dict[str, Mapping[Member, Sequence[_Set]]] = {}
         self._named: dict[str, Mapping[tuple[int, ...], Sequence[_Set]]] = {}
 
     def __len__(self) -> int:
         return len(self._given)
+
+    def given(self, model: str) -> Iterator[tuple[Members, Sharing | None]]:
+        """Yield the members of each entry that applies to a model, and their figures at first.
+
+        The figures are None if the members may not share.
+        """
+        for (where, key), found in self._given.items():
+            if where in (None, model) and self._entry(model, key) is found:
+                yield found.members, found.figures
 
     def settles(self, model: str, members: Sequence[Member]) -> bool:
         """Return whether an entry says if these members may share a GPU of the model."""
@@ -475,6 +487,29 @@ class KnownSets:
                 smaller = self._entry(model, each)
                 if smaller and smaller.figures and not Counter(each) - Counter(key):
                     yield _Set(smaller.members, smaller.figures)
+        if self._by_rule is not None:
+            yield from self._left_by_rule(model, key, self._by_rule)
+
+    def _left_by_rule(
+        self, model: str, key: Members, by_rule: Callable[[str, Members], Sharing | None]
+    ) -> Iterator[_Set]:
+        """Yield the largest sets by the declared rule that may remain of a set.
+
+        The bounds of a set by the rule are at least those of all sets that may remain of it.
+        """
+        asked, seen = [key], {key}
+        while asked:
+            whole = asked.pop()
+            for k in range(len(whole)):
+                left = whole[:k] + whole[k + 1 :]
+                if left in seen or len(left) < 3:
+                    continue
+                seen.add(left)
+                figures = None if self._entry(model, left) else by_rule(model, left)
+                if figures is None:
+                    asked.append(left)
+                else:
+                    yield _Set(left, figures)
 
     @cached_property
     def _sizes(self) -> Mapping[int, set[Members]]:
@@ -511,7 +546,8 @@ def _reordered(members: Members, figures: Sharing, wanted: Sequence[Member]) -> 
     return figures.permuted(order)
 
 
-def _as_given(entry: SlowdownEntry) -> Sharing | None:
+def as_given(entry: SlowdownEntry) -> Sharing | None:
+    """Return the figures of an entry, None if it says that the jobs may not share."""
     if entry.slowdown is None:
         return None
     upper = entry.upper or entry.slowdown
@@ -579,12 +615,25 @@ class KnownSlowdowns:
     def joins(self, model: str, held: Members) -> Sequence[Colocations]:
         """Return how jobs may join others on a GPU model, or start together; by size.
 
-        ``held`` are the running jobs there; they come first.
+        ``held`` are the running jobs there; they come first. Sets by a declared rule are not among
+        them, see ``joins_by_rule``.
         """
         if (model, held) not in self._joins:
             found = [*self._pairs_beside(model, held), *self._sets_beside(model, held)]
             self._joins[model, held] = [each for each in found if len(each)]
         return self._joins[model, held]
+
+    def joins_by_rule(self, model: str, held: Members, budget: Budget) -> Iterable[Colocations]:
+        """Return the sets of three and more that may be on a GPU model by a declared rule; by size.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the budget runs out before all sets of a size are found.
+        UnsupportedError
+            If there is no memory for all.
+        """
+        return ()
 
     def least_slowdowns(self, model: str) -> Floats:
         """Return the least slowdown of each workload among 1, 2, ... jobs; inf for none.
@@ -597,8 +646,12 @@ class KnownSlowdowns:
                 size = found.workload.shape[1]
                 if size <= min(self.most_on(model), least.shape[1]):
                     np.minimum.at(least[:, size - 1], found.workload, found.slowdown)
+            self._lower_by_rule(model, least)
             self._least[model] = least
         return self._least[model]
+
+    def _lower_by_rule(self, model: str, least: Floats) -> None:
+        """Lower the least slowdowns to those that a declared rule may give, in place."""
 
     @cached_property
     def at_last(self) -> Floats:
@@ -629,144 +682,3 @@ class KnownSlowdowns:
         """Return the rows in which all but the first ``held`` jobs may start at their shares."""
         may = np.isin(rows.share[:, held:], self._starting).all(axis=1)
         return rows.take(may & (percent(rows.share).sum(axis=1) <= self.rules.share_sum))
-
-
-class InstanceSlowdowns(KnownSlowdowns):
-    """The known slowdowns of an instance.
-
-    An entry for a model takes precedence over one without a model, even if it says that the
-    combination may not run.
-    """
-
-    def __init__(self, instance: Instance) -> None:
-        super().__init__(instance.cluster, instance.workloads)
-        self._instance = instance
-        self._table = instance.slowdowns.numbered(self.workloads)
-        self._pairs: dict[str | None, KnownPairs] = {}
-        self._sets = KnownSets(
-            instance.slowdowns.sets.values(),
-            instance.workloads,
-            self.pairs,
-        )
-
-    def of(self, instance: Instance) -> InstanceSlowdowns | None:
-        """Return these slowdowns for another instance, or None if it has others or other rules.
-
-        The instance must have these entries and the rules by which they are read; nodes may differ.
-        """
-        mine = self._instance
-        if instance is mine:
-            return self
-        names, rules = tuple(instance.workloads), instance.cluster
-        if names != self.workloads or instance.slowdowns is not mine.slowdowns:
-            return None
-        if not _same_alone(instance.workloads.values(), mine.workloads.values()):
-            return None
-        if rules == mine.cluster and instance.workloads == mine.workloads:
-            return self
-        if not _same_rules(rules, mine.cluster):
-            return None
-        found = copy(self)
-        found._instance, found.rules = instance, rules
-        return found
-
-    @property
-    def sets(self) -> bool:
-        """Whether there are entries of three or more jobs on a GPU."""
-        return len(self._sets) > 0
-
-    def pairs(self, model: str) -> KnownPairs:
-        """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
-        named = model if model in self._table.models else None
-        if named not in self._pairs:
-            self._pairs[named] = KnownPairs(self._pairs_on(model), len(self.workloads))
-        return self._pairs[named]
-
-    def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
-        """Return the figures of members that hold until the first of them ends."""
-        if len(members) > 2:
-            return self._sets.at_first(model, members)
-        named = [(self.workloads[k], code) for k, code in members]
-        key = tuple(sorted(named))
-        entries = self._instance.entries
-        entry = entries.get((model, key)) or entries.get((None, key))
-        figures = _as_given(entry) if entry else None
-        if entry is None or figures is None:
-            return None
-        first = entry.workloads[0], share_code(entry.shares[0])
-        return figures if named[0] == first else figures.permuted((1, 0))
-
-    def seats(self, model: str, wanted: Sequence[Member]) -> Colocations:
-        """Return how these jobs may share a GPU, in their order.
-
-        The share of a job is ``ANY_SHARE`` if it may still be chosen.
-        """
-        if len(wanted) > self.limited.get(model, np.inf):
-            return Colocations.none(len(wanted))
-        if len(wanted) == 2:
-            (one, _), (other, _) = wanted
-            found = self.pairs(model).both(one, other)
-        else:
-            found = self._sets.seats(model, [workload for workload, _ in wanted])
-        if not len(found):
-            return found
-        may = percent(found.share).sum(axis=1) <= self.rules.share_sum
-        for k, (_, share) in enumerate(wanted):
-            allowed = self._starting if share == ANY_SHARE else share
-            may &= np.isin(found.share[:, k], allowed)
-        return found.take(may)
-
-    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
-        return self._sets.find(model, members)
-
-    def _sets_beside(self, model: str, held: Members) -> Iterator[Colocations]:
-        for found in self._sets.beside(model, held):
-            if found.workload.shape[1] <= self.most_on(model):
-                yield self._startable(found, len(held))
-
-    def _every(self, model: str) -> Iterator[Colocations]:
-        yield self.pairs(model).rows
-        yield from self._sets.beside(model, ())
-
-    def _pairs_on(self, model: str) -> Colocations:
-        """Return the pairs on a model, in each the workload whose name is first in the alphabet."""
-        table = self._table
-        row = np.flatnonzero(table.holds_on(model) & table.may_share)
-        rank = self._rank[table.workload[row]] * CODES + table.share[row]
-        turned = (rank[:, 0] > rank[:, 1])[:, None]
-        del rank  # there may be millions of rows
-
-        def ordered(column: NDArray[Any]) -> NDArray[Any]:
-            found = column[row]
-            return np.where(turned, found[:, ::-1], found)
-
-        workload = ordered(table.workload).astype(np.int64)
-        share = ordered(table.share).astype(np.int64)
-        slowdown = ordered(table.slowdown)
-        upper = np.fmax(ordered(table.upper), slowdown)
-        last = self.at_last[workload, share]
-        late = not np.isnan(table.p99).all()
-        tail = np.maximum(tail_bounds(upper, ordered(table.p99)), last) if late else upper
-        # Without tail latencies both bounds are one array: there may be millions of rows.
-        np.maximum(upper, last, out=upper)
-        return Colocations(workload, share, slowdown, upper, tail, table.power_w[row])
-
-    @cached_property
-    def _rank(self) -> Ints:
-        """The place of each workload in the order of the names."""
-        rank = np.empty(len(self.workloads), dtype=np.int64)
-        rank[sorted(range(len(rank)), key=self.workloads.__getitem__)] = np.arange(len(rank))
-        return rank
-
-
-def _same_rules(one: Cluster, other: Cluster) -> bool:
-    """Return whether entries mean the same on the GPUs of two clusters."""
-    fields = (name for name in Cluster.model_fields if name != "nodes")
-    alike = all(getattr(one, name) == getattr(other, name) for name in fields)
-    return alike and one.most_jobs() == other.most_jobs()
-
-
-def _same_alone(some: Iterable[Workload], others: Iterable[Workload]) -> bool:
-    """Return whether the throughputs of the workloads under caps are the same."""
-    pairs = zip(some, others, strict=True)
-    return all(a is b or a.throughput == b.throughput for a, b in pairs)

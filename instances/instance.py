@@ -190,6 +190,22 @@ class NodeChecks:
         return found
 
 
+class Assumed(Record):
+    """Slowdowns that the owner of a cluster declares instead of measuring them.
+
+    They hold for jobs without caps, and only if no entry names the combination.
+    """
+
+    pair: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1, le=1000)] | None = None
+    sets: Literal["product"] | None = None
+
+    @model_validator(mode="after")
+    def _something_is_assumed(self) -> Self:
+        if self.pair is None and self.sets is None:
+            raise rule_broken("", "must have pair, sets or both")
+        return self
+
+
 class Cluster(Record):
     """The GPUs of a round and the rules for sharing them."""
 
@@ -202,6 +218,7 @@ class Cluster(Record):
     gang_sharing: Literal["partial", "whole"] = "partial"
     reserve_mib: NonNegative = 0.0
     per_process_mib: NonNegative = 0.0
+    assumed: Assumed | None = None
     nodes: tuple[Node, ...]
 
     @property

@@ -41,6 +41,9 @@ def require_power(instance: Instance, objective: str) -> None:
     ``power_w`` is needed of every workload that a job runs and of every entry among these workloads
     with numbers for a GPU model of the cluster; jobs that already run together need such an entry.
     """
+    if instance.cluster.assumed is not None:
+        rule = f"objective {objective} needs the power of all jobs that share, which this lacks"
+        raise InputError(rule, "cluster.assumed")
     _require_workload_power(instance, objective)
     _require_entry_power(instance, objective)
     _require_running_power(instance, objective)

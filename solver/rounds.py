@@ -469,6 +469,9 @@ def _known_pairs(known: Slowdowns, jobs: Counter[str]) -> Ints:
 
 
 def _unknown_notes(instance: Instance) -> list[str]:
+    declared = instance.cluster.assumed
+    if declared is not None and declared.pair is not None:
+        return []
     pairs = UnknownPairs.of(instance)
     unknown = pairs.number
     if not unknown:

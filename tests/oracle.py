@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, permutations, product
-from math import inf, isclose
+from math import inf, isclose, prod
 from statistics import pstdev
 from typing import NamedTuple
 
@@ -114,6 +114,7 @@ class _Search:
     held: dict[str, list[Unit]] = field(default_factory=dict)
     load: dict[tuple[str, str], float] = field(default_factory=dict)
     options: dict[object, list[Option]] = field(default_factory=dict)
+    declared: dict[tuple[str, Members], Known | None] = field(default_factory=dict)
     best: tuple[Fraction | float, float] = (-inf, -inf)
     best_plan: Plan | None = None
     fewest: Spans | None = None
@@ -304,7 +305,40 @@ class _Search:
         )
 
     def _known(self, model: str, names: Members) -> Known | None:
-        return self.entries.get((model, names), self.entries.get((None, names)))
+        for key in ((model, names), (None, names)):
+            if key in self.entries:
+                return self.entries[key]
+        if (model, names) not in self.declared:
+            self.declared[model, names] = self._declared(model, names)
+        return self.declared[model, names]
+
+    def _declared(self, model: str, names: Members) -> Known | None:
+        """Return what the owner declares of jobs without an entry."""
+        rule = self.instance.cluster.assumed
+        if rule is None or any(share is not None for _, share in names):
+            return None
+        if len(names) == 2:
+            each = rule.pair
+            return None if each is None else Known((each, each), (each, each), None, 0.0)
+        if rule.sets is None or self._in_part_forbidden(model, names):
+            return None
+        slow, bounds, late = [], [], []
+        for k, me in enumerate(names):
+            pairs = [self._known(model, (me, other)) for other in names[:k] + names[k + 1 :]]
+            slow.append(prod(pair.slowdowns[0] if pair else inf for pair in pairs))
+            bounds.append(prod(max(1.0, pair.bounds[0]) if pair else inf for pair in pairs))
+            tails = [(pair.p99 or pair.bounds)[0] if pair else inf for pair in pairs]
+            late.append(prod(max(1.0, tail) for tail in tails))
+        return None if inf in slow else Known(tuple(slow), tuple(bounds), tuple(late), 0.0)
+
+    def _in_part_forbidden(self, model: str, names: Members) -> bool:
+        """Return whether an entry says of some of these jobs that they may not share."""
+        for size in range(3, len(names)):
+            for some in combinations(names, size):
+                at = next((k for k in ((model, some), (None, some)) if k in self.entries), None)
+                if at is not None and self.entries[at] is None:
+                    return True
+        return False
 
     def _worst(self, model: str, names: Members, jobs: list[Job], k: int) -> float:
         """Return the largest figure of a job, whichever of the others have ended."""
@@ -539,7 +573,10 @@ class _Search:
             for (_, members), entry in self.entries.items()
             if entry and members[0][0] == job.workload
         ]
-        return min([1.0, *alone, *partners])
+        least = min([1.0, *alone, *partners])
+        # Of a set without an entry it may be a product of one for each co-runner.
+        several = self.instance.cluster.assumed is not None and partners
+        return min(least, min(partners) ** (len(self.jobs) - 1)) if several else least
 
     def _gpu_sets(self, k: int) -> Iterator[tuple[str, ...]]:
         """Yield every set of GPUs for a job that differs from those before it."""
@@ -761,6 +798,8 @@ class _Search:
                 counts = named == model or (named is None and (model, names) not in self.entries)
                 if counts and entry and tuple(name for name, _ in names) == (own, other):
                     low = min(low, entry.slowdowns[0])
+            declared = self._known(model, ((own, None), (other, None)))
+            low = min(low, declared.slowdowns[0]) if declared else low
         return low
 
     def _weight_of(self, plan: Plan) -> float:

@@ -52,6 +52,8 @@ class Shape:
     """Weights over twelve orders of magnitude in place of ordinary ones."""
     widest: bool = False
     """Weights over twenty-one orders of magnitude."""
+    assumed: bool = False
+    """Slowdowns that the owner declares, in place of some entries; not with ``energy``."""
 
 
 INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
@@ -90,7 +92,21 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
         if shape.unready:
             _make_unready(draw, data)
     instance = Instance.from_data(data)
-    return _with_known_power(instance) if shape.power else instance
+    instance = _with_known_power(instance) if shape.power else instance
+    return with_assumed(draw, instance) if shape.assumed else instance
+
+
+def with_assumed(draw: Random, instance: Instance) -> Instance:
+    """Return the instance with declared slowdowns, fewer entries and sometimes larger sets."""
+    most = max(instance.cluster.max_jobs_per_gpu, draw.choice([2, 3, 4]))
+    pair, sets = draw.choice([1.0, 1.07, 1.3]), "product"
+    assumed = draw.choice([{"pair": pair}, {"sets": sets}, *[{"pair": pair, "sets": sets}] * 4])
+    left = draw.choice([0.0, 0.4, 0.8])
+    kept = [k for k in range(len(instance.slowdowns)) if draw.random() < left]
+    return instance.replace(
+        cluster=instance.cluster.replace(max_jobs_per_gpu=most, assumed=assumed),
+        slowdowns=[instance.slowdowns[k] for k in kept],
+    )
 
 
 def _add_hosts(draw: Random, data: Data) -> None:

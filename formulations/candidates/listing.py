@@ -25,7 +25,7 @@ from dovetail.formulations.arrays import (
     pareto,
     ranges,
 )
-from dovetail.formulations.budget import UNLIMITED, Budget, room_bytes
+from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError, room_bytes
 from dovetail.formulations.candidates.columns import Columns
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds, best_gains
 from dovetail.formulations.candidates.paces import paced
@@ -45,7 +45,7 @@ from dovetail.formulations.rounds import (
     resident_power,
     resident_slowdowns,
 )
-from dovetail.formulations.slowdowns import Colocations, Member
+from dovetail.formulations.slowdowns import Colocations, Member, Members
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.errors import UnsupportedError
 
@@ -251,9 +251,7 @@ class _Lister(RowRules):
                 self.complete = False
                 break
             self.budget.spend(_STEPS_PER_KIND)
-            for known in self.round.slowdowns.joins(model, held):
-                if self.values.pairs_only and known.workload.shape[1] > 2:
-                    continue
+            for known in self._joins(model, held):
                 able = known.able(len(held), waiting)
                 if len(able):
                     of = np.repeat(np.array(classes, dtype=np.int64), len(able))
@@ -266,6 +264,18 @@ class _Lister(RowRules):
             by_size[size].append(self._joining(of, self.round.classes.variant[of, :number], known))
         found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(candidates) for candidates in found]
+
+    def _joins(self, model: str, held: Members) -> Iterator[Colocations]:
+        """Yield how jobs may join others, or start together, by size as far as there is time."""
+        known = self.round.slowdowns
+        for found in known.joins(model, held):
+            if found.workload.shape[1] == 2 or not self.values.pairs_only:
+                yield found
+        if not self.values.pairs_only:
+            try:
+                yield from known.joins_by_rule(model, held, self.budget)
+            except OutOfTimeError:
+                self.complete = False
 
     def _as_measured(self, candidates: CandidateRows) -> CandidateRows:
         """Return the candidates with the measured slowdowns of running jobs as lower bounds.

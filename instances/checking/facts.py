@@ -30,8 +30,8 @@ from dovetail.instances.instance import (
     Workload,
     jobs_of,
 )
-from dovetail.instances.slowdowns.entry import MODES, SOURCES, Members, Source
-from dovetail.instances.slowdowns.shares import share_code
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, Members, SlowdownEntry, Source
+from dovetail.instances.slowdowns.shares import NO_CAP, share_code
 
 RuleName = Literal[
     "gang",
@@ -52,6 +52,9 @@ RuleName = Literal[
 
 _Key = tuple[str, Members]
 """The model of a GPU and the jobs on it, sorted."""
+
+MOST_SLOWDOWN = 1e15
+"""The largest slowdown that is a number; jobs that are slowed down more may not share."""
 
 FULL = 1.001
 """The sum of fractions of a host's resource above which jobs are slowed down."""
@@ -184,7 +187,7 @@ class Origin(Record):
         return _WEAKEST_FIRST.index(self.source), self.confidence or 0.0
 
 
-_WEAKEST_FIRST: tuple[Source, ...] = ("estimate", "model", "measured")
+_WEAKEST_FIRST: tuple[Source, ...] = ("assumed", "estimate", "model", "measured")
 
 
 class Together(NamedTuple):
@@ -405,6 +408,11 @@ class KnownTogether:
     def _pairs(self, keys: Sequence[_Key]) -> Iterator[tuple[_Key, Together]]:
         known = self._instance.slowdowns
         row = known.holding(keys)
+        declared = self._instance.cluster.assumed
+        if declared is not None and declared.pair is not None:
+            for k in np.flatnonzero(row < 0).tolist():
+                if _uncapped(keys[k][1]):
+                    yield keys[k], _declared(keys[k][1], [declared.pair] * 2)
         mode = MODES.index(self._instance.cluster.sharing)
         may = np.flatnonzero(row >= 0)
         may = may[known.may_share[row[may]] & (known.mode[row[may]] == mode)]
@@ -436,9 +444,10 @@ class KnownTogether:
             )
 
     def _set(self, model: str, members: Members) -> Together | None:
-        known = self._instance.entries
-        entry = known.get((model, members), known.get((None, members)))
-        if entry is None or entry.slowdown is None:
+        entry = self._entry_of_set(model, members)
+        if entry is None:
+            return self._product(model, members)
+        if entry.slowdown is None:
             return None
         if entry.mode != self._instance.cluster.sharing:
             return None
@@ -454,23 +463,78 @@ class KnownTogether:
             entry.confidence,
         )
 
+    def _entry_of_set(self, model: str, members: Members) -> SlowdownEntry | None:
+        known = self._instance.entries
+        return known.get((model, members), known.get((None, members)))
+
+    def _product(self, model: str, members: Members) -> Together | None:
+        """Return three or more jobs without an entry, if their pairs decide (``Cluster.assumed``).
+
+        Each job has the product of its slowdowns with each other one; in its bounds a factor is at
+        least 1, so they also hold when some of the others have ended.
+        """
+        declared = self._instance.cluster.assumed
+        if declared is None or declared.sets is None or not _uncapped(members):
+            return None
+        named = [self._entry_of_set(model, each) for each in self._named_within(members)]
+        if any(entry is not None and entry.slowdown is None for entry in named):
+            return None
+        slowdown, bound, tail = [1.0] * len(members), [1.0] * len(members), [1.0] * len(members)
+        for i, j in combinations(range(len(members)), 2):
+            pair = self.of((model, (members[i], members[j])))
+            if pair is None:
+                return None
+            for own in (i, j):
+                at = pair.members.index(members[own])
+                slowdown[own] *= pair.slowdown[at]
+                bound[own] *= max(1.0, pair.bound[at])
+                tail[own] *= max(1.0, pair.tail[at])
+        if max(slowdown) > MOST_SLOWDOWN:
+            return None
+        return _declared(members, slowdown, bound, tail)
+
+    def _named_within(self, members: Members) -> set[Members]:
+        """Return the sets that are smaller than this one, are part of it and have an entry."""
+        there = Counter(members)
+        return {
+            smaller
+            for first_two in combinations(members, 2)
+            for smaller in self._by_first_two.get(first_two, ())
+            if len(smaller) < len(members) and Counter(smaller) <= there
+        }
+
     def left_of(self, key: _Key) -> tuple[Together, ...]:
         """Return all smaller sets that may remain when other jobs have ended."""
         model, members = key
         if len(members) < 3:
             return ()
         if key not in self._left:
-            there = Counter(members)
-            pairs = set(combinations(members, 2))
-            named = pairs | {
-                smaller
-                for first_two in pairs
-                for smaller in self._by_first_two.get(first_two, ())
-                if len(smaller) < len(members) and Counter(smaller) <= there
-            }
+            named = {*combinations(members, 2), *self._named_within(members)}
+            if self._instance.cluster.assumed is not None:
+                named |= self._products_within(model, members)
             found = (self.of((model, smaller)) for smaller in sorted(named))
             self._left[key] = tuple(known for known in found if known is not None)
         return self._left[key]
+
+    def _products_within(self, model: str, members: Members) -> set[Members]:
+        """Return the largest sets without an entry that may remain of a set with one.
+
+        A set without an entry needs no smaller ones: its own bounds hold for them.
+        """
+        if self._entry_of_set(model, members) is None:
+            return set()
+        found: set[Members] = set()
+        level = {members}
+        while level and len(next(iter(level))) > 3:
+            smaller = {m[:k] + m[k + 1 :] for m in level for k in range(len(m))}
+            products = {
+                each
+                for each in smaller
+                if self._entry_of_set(model, each) is None and self.of((model, each)) is not None
+            }
+            found |= products
+            level = smaller - products
+        return found
 
     @cached_property
     def _by_first_two(self) -> Mapping[Members, list[Members]]:
@@ -480,6 +544,22 @@ class KnownTogether:
             _, key = entry.key
             found.setdefault(key[:2], []).append(key)
         return found
+
+
+def _uncapped(members: Members) -> bool:
+    return all(code == NO_CAP for _, code in members)
+
+
+def _declared(
+    members: Members,
+    slowdown: Sequence[float],
+    bound: Sequence[float] | None = None,
+    tail: Sequence[float] | None = None,
+) -> Together:
+    """Return slowdowns that the cluster's owner declares; the bounds are the same by default."""
+    bound = slowdown if bound is None else bound
+    tail = bound if tail is None else tail
+    return Together(members, slowdown, bound, tail, power_w=None, source="assumed", confidence=None)
 
 
 def _members(gpu: str, jobs: Sequence[JobOnGpus]) -> Members:

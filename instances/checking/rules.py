@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, product
 from math import fsum, sqrt
 
 import numpy as np
@@ -29,7 +29,7 @@ from dovetail.instances.checking.facts import (
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.shares import CODES
+from dovetail.instances.slowdowns.shares import CODES, NO_CAP
 
 MEMORY_TOLERANCE_MIB = 1e-6
 GSLA_TOLERANCE = 1e-9
@@ -402,6 +402,9 @@ def _lowest_slowdowns(instance: Instance) -> Callable[[str, str], float]:
     np.minimum.at(lowest, (one, other), known.slowdown[holding, 0])
     np.minimum.at(lowest, (other, one), known.slowdown[holding, 1])
     number = {name: k for k, name in enumerate(known.names)}
+    declared = instance.cluster.assumed
+    if declared is not None and declared.pair is not None:
+        _add_declared(instance, declared.pair, lowest, number)
 
     def of_pair(own: str, other: str) -> float:
         if own not in number or other not in number:
@@ -409,6 +412,19 @@ def _lowest_slowdowns(instance: Instance) -> Callable[[str, str], float]:
         return float(lowest[number[own], number[other]])
 
     return of_pair
+
+
+def _add_declared(
+    instance: Instance, slowdown: float, lowest: NDArray[np.float64], number: Mapping[str, int]
+) -> None:
+    """Enter the declared slowdown of jobs that no entry names without caps, in place."""
+    named = dict(instance.entries)
+    for a, b in product({job.workload for job in instance.jobs}, repeat=2):
+        both = tuple(sorted([(a, NO_CAP), (b, NO_CAP)]))
+        models = {place.gpu.model for place in instance.places.values()}
+        if (None, both) not in named and any((model, both) not in named for model in models):
+            cell = number[a], number[b]
+            lowest[cell] = min(lowest[cell], slowdown)
 
 
 def _holds(known: Slowdowns, instance: Instance) -> NDArray[np.bool_]:

@@ -32,9 +32,10 @@ EntryKey = tuple[str | None, Members]
 """GPU model, and sorted members."""
 
 
-Source = Literal["measured", "model", "estimate"]
+Source = Literal["measured", "model", "estimate", "assumed"]
 """The origin of slowdowns: a measurement of these jobs together; a model of the user's
-measurements, with a bound of its error; or an estimate without a bound."""
+measurements, with a bound of its error; an estimate without a bound; or a number that the owner
+declares (``Cluster.assumed``)."""
 
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 

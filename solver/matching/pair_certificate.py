@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,6 +162,10 @@ class _Reading:
             gpu.jobs for gpu in self.before.gpus.values() if not any(map(self._over_gsla, gpu.jobs))
         ]
         held = {tuple(each.job.id for each in jobs): jobs for jobs in [(), *residents]}
+        declared = self.cluster.assumed
+        if declared is not None and declared.sets is not None and self._most > 2:
+            yield "three or more jobs could share a GPU by the declared product"
+            return
         for entry in self._known_sets():
             if not self._within_shares(entry.shares):
                 continue
@@ -258,7 +263,7 @@ class _Reading:
 
     @cached_property
     def sharings(self) -> Sequence[_Sharing]:
-        """The entries of pairs from the side of their first members; see ``_allowed``."""
+        """The known pairs from the side of their first members; see ``_allowed``."""
         return list(self._sharings())
 
     def _sharings(self) -> Iterator[_Sharing]:
@@ -277,6 +282,21 @@ class _Reading:
             yield _Sharing(a, b, (s, t), (x, y), (u, v), (p, q), power_w)
             if a == b and s != t:
                 yield _Sharing(b, a, (t, s), (y, x), (v, u), (q, p), power_w)
+        yield from self._declared_pairs()
+
+    def _declared_pairs(self) -> Iterator[_Sharing]:
+        """Yield the pairs that no entry names and whose slowdown the cluster's owner declares."""
+        declared = self.cluster.assumed
+        if declared is None or declared.pair is None or self._most < 2:
+            return
+        known, both = self.instance.entries, (declared.pair, declared.pair)
+        for names in combinations_with_replacement(
+            sorted({j.workload for j in self.instance.jobs}), 2
+        ):
+            members = tuple((name, NO_CAP) for name in names)
+            if (self.model, members) not in known and (None, members) not in known:
+                one, other = (self.place[name] for name in names)
+                yield _Sharing(one, other, (NO_CAP, NO_CAP), both, both, both, math.nan)
 
     def _applies(self) -> Bools:
         """Return which pairs may share a GPU of the round within its shares, (rows,)."""

@@ -22,6 +22,7 @@ from dovetail.formulations.rounds import Machines
 from dovetail.formulations.rules import Mode, modes, most_bound, slowdown_at_last, tail_bounds
 from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.sets import slowdown_at
@@ -228,6 +229,9 @@ class State:
     clock: Clock = WALL
 
     def __post_init__(self) -> None:
+        if self.instance.cluster.assumed is not None:
+            rule = "only plans use declared slowdowns; policies and simulations need entries"
+            raise InputError(rule, "cluster.assumed")
         self.machines = Machines(self.instance.cluster)
         self.names: tuple[str, ...] = tuple(self.instance.workloads)
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())

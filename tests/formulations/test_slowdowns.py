@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.slowdowns import InstanceSlowdowns
 from tests.data import small
 from tests.formulations.members import coded, find
 

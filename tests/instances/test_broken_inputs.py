@@ -73,6 +73,9 @@ INSTANCE = [
     # Unknown and missing fields.
     ("colour", 1, f"colour: {INSTANCE_FIELDS}"),
     ("slowdown", [], "slowdown: unknown field, did you mean slowdowns?"),
+    ("cluster.assumed", {}, "cluster.assumed: must have pair, sets or both"),
+    ("cluster.assumed", {"pair": 0.9}, "cluster.assumed.pair: must be >= 1, got 0.9"),
+    ("cluster.assumed", {"sets": "sum"}, "cluster.assumed.sets: must be 'product', got 'sum'"),
     ("cluster.share_sums", 1, "cluster.share_sums: unknown field, did you mean share_sum?"),
     ("cluster.uncapped", "yes", "cluster.uncapped: must be true or false, got 'yes'"),
     ("cluster.nodes.0.racks", 1, "cluster.nodes[0].racks: unknown field, did you mean rack?"),

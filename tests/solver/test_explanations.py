@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.formulations.budget import Budget, WallClock
+from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.slowdowns import InstanceSlowdowns
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError

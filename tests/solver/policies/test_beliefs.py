@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.formulations.slowdowns import InstanceSlowdowns
+from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
