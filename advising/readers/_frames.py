@@ -24,6 +24,7 @@ def text_frame(
     optional: Collection[str] | None = None,
     separator: str = ",",
     quoted: bool = True,
+    free: str | None = None,
 ) -> pd.DataFrame:
     """Return a table with a header as texts; empty cells are empty texts.
 
@@ -38,9 +39,11 @@ def text_frame(
     optional : collection of str, optional
         The other columns to return if the header has them; None returns all.
     separator : str
-        The character between cells.
+        The text between cells, a single character if quotes have a meaning.
     quoted : bool
         Whether quotes have a meaning.
+    free : str, optional
+        The column whose cells may hold the separator, if it is not quoted.
 
     Raises
     ------
@@ -60,7 +63,12 @@ def text_frame(
         if optional is None or name in required or name in optional
     ]
     lines, kept = [], []
+    free_at = header.index(free) if free in header else None
     for line, fields in rows:
+        beyond = len(fields) - len(header)
+        if beyond > 0 and free_at is not None:
+            cell = fields[free_at : free_at + beyond + 1]
+            fields[free_at : free_at + beyond + 1] = [separator.join(cell)]
         if len(fields) != len(header):
             rule = f"must have {len(header)} fields, got {len(fields)}"
             raise InputError(rule, f"line {line}", source)
@@ -74,10 +82,12 @@ def _rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and fields of every line that is not blank."""
     lines = lines_of(path)
-    if quoted:
-        reader = csv.reader(lines, delimiter=separator)
-    else:
-        reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+    if not quoted:
+        for number, text in enumerate(lines, 1):
+            if text.replace(separator, "").strip():
+                yield number, text.rstrip("\r\n").split(separator)
+        return
+    reader = csv.reader(lines, delimiter=separator)
     try:
         yield from ((reader.line_num, fields) for fields in reader if "".join(fields).strip())
     except csv.Error as error:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._hostlist import MOST_NAMES, hostnames
+from dovetail.instances.importers._tres import gpus_in
 from dovetail.instances.instance import Instance
 from dovetail.instances.reading.contents import parse_json, read_text
 
@@ -36,7 +37,6 @@ _MOST_GPUS: Final = 1_000
 """The most GPUs of a node: a few characters can mean any number."""
 
 _MOST_NUMBER: Final = 1e15
-_DIGITS: Final = 12
 _PAST: Final = ("submit_time", "last_sched_evaluation")
 """Times; the newest one is used as the current time."""
 
@@ -187,22 +187,10 @@ def _nodes(
 
 def _models(facts: Mapping[str, str]) -> tuple[str, ...]:
     """Return the type of each GPU of a node."""
-    gpus = [*_gpus(re.sub(r"\([^()]*\)", "", facts.get("Gres", "")))]
+    gpus = [*gpus_in(re.sub(r"\([^()]*\)", "", facts.get("Gres", "")))]
     if sum(count for _, count in gpus) > _MOST_GPUS:
         raise InputError(f"must be at most {_MOST_GPUS} GPUs", f"node {facts['NodeName']}: Gres")
     return tuple(model or _NO_TYPE for model, count in gpus for _ in range(count))
-
-
-def _gpus(text: str) -> Iterator[tuple[str | None, int]]:
-    """Yield the types (None: any) and counts of GPUs in a list like ``gres:gpu:a100:2,nvme:1``.
-
-    Counts are cut to 12 digits, more than the GPUs of any cluster.
-    """
-    for part in text.split(","):
-        words = re.split(r"[:=]", part.removeprefix("gres:").removeprefix("gres/"))
-        if words[0] == "gpu":
-            count = int(words.pop()[:_DIGITS]) if words[-1].isdecimal() else 1
-            yield (words[1] if len(words) > 1 else None), count
 
 
 def _usable(state: str) -> bool:
@@ -344,7 +332,7 @@ def _why_not(job: _Data, taken: Mapping[str, _Taken], partition: str | None) -> 
         return "jobs that are held or wait for a time or another job"
     asked = frozenset(filter(None, re.split(r"[&,]", str(job.get("features") or ""))))
     models = {model for node in taken.values() for model in node.models}
-    has_type = {model for key in _TIMES for model, _ in _gpus(str(job.get(key) or "")) if model}
+    has_type = {model for key in _TIMES for model, _ in gpus_in(str(job.get(key) or "")) if model}
     if any(not asked <= node.features for node in taken.values()):
         return "jobs with constraints that not every node keeps"
     if has_type and models != has_type:
@@ -387,7 +375,7 @@ def _workers(job: _Data) -> int:
     if _state(job) == "RUNNING":
         return len(_indices(job))
     for key, times in _TIMES.items():
-        each = sum(count for _, count in _gpus(str(job.get(key) or "")))
+        each = sum(count for _, count in gpus_in(str(job.get(key) or "")))
         if each:
             return int(each * (_number(job, times) or 1 if times else 1))
     return 0

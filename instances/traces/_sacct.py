@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
+from dovetail.instances.importers._tres import UNKNOWN, gpus_by_type
 from dovetail.instances.reading.tables import Row, read_piped
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.kinds import TraceKind
@@ -22,9 +23,6 @@ from dovetail.instances.traces.trace import JobColumns, Trace
 COLUMNS: Final = ("JobID", "Submit", "Start", "End", "AllocTRES")
 COMMAND: Final = "sacct -a -X -P --format=JobID,User,Submit,Start,End,ElapsedRaw,AllocTRES"
 """Prints all columns that are read, without job names, which may hold a ``|``."""
-
-_UNKNOWN: Final = ("", "None", "Unknown", "N/A")
-_GPUS: Final = re.compile(r"(?:^|,)gres/gpu(:[^=,]+)?=([0-9]{1,9})(?=,|$)")
 
 
 class _SacctRow(NamedTuple):
@@ -87,14 +85,9 @@ def _attempt(row: Row) -> _SacctRow:
         lasted = row.number("ElapsedRaw") if counted else (end - start).total_seconds()
         seconds = max(0.0, lasted)
     user = row.values.get("User", "").strip() or None
-    return _SacctRow(user, submitted, _gpus(row.values["AllocTRES"]), seconds, ended)
-
-
-def _gpus(resources: str) -> int:
-    """Return the GPUs in a list of resources, given with their types, without, or both."""
-    found = _GPUS.findall(resources)
-    counts = [int(count) for kind, count in found if not kind]
-    return counts[0] if counts else sum(int(count) for _, count in found)
+    return _SacctRow(
+        user, submitted, sum(gpus_by_type(row.values["AllocTRES"]).values()), seconds, ended
+    )
 
 
 def _moment(row: Row, column: str) -> datetime | None:
@@ -103,7 +96,7 @@ def _moment(row: Row, column: str) -> datetime | None:
     Times with an offset are converted to UTC, so that all can be compared.
     """
     text = row.values[column].strip()
-    if text in _UNKNOWN:
+    if text in UNKNOWN:
         return None
     if text.isascii() and text.isdigit() and len(text) <= 11:
         return datetime.fromtimestamp(int(text), UTC).replace(tzinfo=None)
