@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dovetail.advising.reader import readers
-from tests.advising.readers import test_sacct
+from tests.advising.readers import test_prometheus, test_sacct, test_series
+
+
+def beginnings(files):
+    return {name: content.decode() for name, content in files.items() if not name.endswith(".gz")}
+
 
 SAMPLES = {
     "table": {"jobs.csv": "job,gpus,gpu_util_mean\na,1,0.5\n"},
+    "prometheus": beginnings(test_prometheus.files()),
+    "series-csv": beginnings(test_series.files()),
     "sacct": {
         "sacct.txt": f"{test_sacct.HEADER}\n{test_sacct.row('1')}\n",
         "trailing.txt": f"{test_sacct.HEADER}|\n{test_sacct.row('1')}|\n",
