@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 from dovetail.advising.reader import readers
-from tests.advising.readers import test_prometheus, test_sacct, test_series
+from tests.advising.readers import test_kubernetes, test_prometheus, test_sacct, test_series
 
 
 def beginnings(files):
-    return {name: content.decode() for name, content in files.items() if not name.endswith(".gz")}
+    return {
+        name: content.decode("utf-8", "replace")
+        for name, content in files.items()
+        if not name.endswith(".gz")
+    }
 
 
 SAMPLES = {
     "table": {"jobs.csv": "job,gpus,gpu_util_mean\na,1,0.5\n"},
+    "kubernetes": beginnings(test_kubernetes.files()),
     "prometheus": beginnings(test_prometheus.files()),
     "series-csv": beginnings(test_series.files()),
     "sacct": {
