@@ -73,6 +73,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "sms": "Number of SMs. No rule uses it.",
         "max_jobs": "Most jobs on a GPU of this model, if they are fewer than the cluster's "
         "`max_jobs_per_gpu`. GPUs of one model have one limit.",
+        "cost_per_hour": "Cost of a GPU of this model, in any currency. Objective `fewest` "
+        "minimises the cost of the GPUs in use; absent, each counts 1. Given for all GPU models or "
+        "for none. GPUs of one model have one cost.",
     },
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {

@@ -14,6 +14,7 @@ from dovetail.formulations.completion import Completion
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import (
     EnergyValues,
+    FewestValues,
     JctValues,
     JobValues,
     RuleCategory,
@@ -35,6 +36,7 @@ BUILT_IN: Final[Mapping[ObjectiveName, type[JobValues]]] = {
     "jct": JctValues,
     "energy": EnergyValues,
     "completion": Completion,
+    "fewest": FewestValues,
 }
 """The built-in objectives by name."""
 
@@ -78,6 +80,8 @@ def _broken(values: JobValues, compiled: Round) -> Iterator[str]:
         yield "grouped must be True if groups have a value"
     if values.ratio and not values.two_stage:
         yield "two_stage must be True if ratio is"
+    if values.cheapest and (values.ratio or not values.two_stage):
+        yield "two_stage must be True and ratio False if cheapest is True"
     if values.judged_by not in BUILT_IN:
         yield f"judged_by must be one of {', '.join(BUILT_IN)}, got {values.judged_by!r}"
     if values.category not in (words := get_args(RuleCategory)):

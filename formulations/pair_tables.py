@@ -62,8 +62,8 @@ class PairTables:
         The splits that each job may have.
     capacity : int
         The number of GPUs that pairs and single jobs may take together.
-    power_w : (k, k, s) float, optional
-        The power of a GPU with both, if it counts.
+    cost : (k, k, s) float, optional
+        What a GPU with both costs, if it counts.
     left : (n,) float, optional
         Seconds that each job needs alone, if pairs must end earlier on average by sharing.
     ends : Ends, optional
@@ -85,7 +85,7 @@ class PairTables:
     required: Bools
     allowed: Bools
     capacity: int
-    power_w: Floats | None = None
+    cost: Floats | None = None
     left: Floats | None = None
     ends: Ends | None = None
 
@@ -138,10 +138,19 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         required=required,
         allowed=allowed,
         capacity=len(compiled.machines) - held,
-        power_w=np.nan_to_num(known.power_w[every]) if values.ratio else None,
+        cost=_cost(compiled, values, known.power_w[every]),
         left=jobs.remaining_s if shortens else None,
         ends=ends,
     )
+
+
+def _cost(compiled: Round, values: JobValues, power_w: Floats) -> Floats | None:
+    """Return what a GPU with each two rows costs at each split, if it counts."""
+    if values.ratio:
+        return np.nan_to_num(power_w)
+    if values.cheapest:
+        return np.full(power_w.shape, compiled.machines.model_cost[0])
+    return None
 
 
 def _is_tabular(values: JobValues, shortens: bool) -> bool:

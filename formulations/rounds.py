@@ -46,6 +46,8 @@ class Machines:
         Memory of each GPU without the reserved part.
     most_jobs : list of int
         How many jobs may be on each GPU.
+    model_cost : (models,) float
+        The cost of a GPU of each model; 1 if the cluster gives none.
     node_gpus : list of list of int
         The GPUs of each node; the list may be empty.
     rack_of_node : (N,) int
@@ -67,6 +69,8 @@ class Machines:
         self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
         most = rules.most_jobs()
         self.most_jobs = [most[gpu.model] for _, _, gpu in devices]
+        cost = {gpu.model: gpu.cost_per_hour or 1.0 for _, _, gpu in devices}
+        self.model_cost = np.array([cost[model] for model in self.models], dtype=np.float64)
         self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
         for gpu, node in enumerate(self.node):
             self.node_gpus[node].append(gpu)

@@ -10,7 +10,11 @@ slowdown       -w s                        placed weight
 sensitivity    -w s / sigma                placed weight
 jct            w v / (s remaining)         none
 energy         w workers v / s, over power placed weight
+fewest         w v / s                     placed weight
 =============  ==========================  ======================
+
+Under ``fewest`` a stage between the two minimises the cost of the GPUs in use, which is the value:
+the gains only choose among the cheapest plans.
 
 Every gain decreases with s, so a gang, which runs at the pace of its slowest worker, has the gain
 at its largest slowdown.
@@ -107,8 +111,11 @@ class JobValues:
     ratio : bool
         Whether the gains are divided by the power of the GPUs in use, which must be known. Needs
         ``two_stage``.
+    cheapest : bool
+        Whether the cost of the GPUs in use is minimised, and is the value; the gains choose among
+        the cheapest plans. Needs ``two_stage``.
     minimised : bool
-        Whether the value is shown with the opposite sign, as a cost.
+        Whether the gains are shown with the opposite sign, as costs.
     reads_remaining : bool
         Whether a gain or a rule depends on the remaining time of a job, which must be known.
     pairs_only : bool
@@ -155,6 +162,7 @@ class JobValues:
     judged_by: ObjectiveName = "throughput"
     two_stage: bool = False
     ratio: bool = False
+    cheapest: bool = False
     minimised: bool = False
     reads_remaining: bool = False
     pairs_only: bool = False
@@ -219,9 +227,21 @@ class JobValues:
         """
         return np.zeros(len(rows))
 
+    def cost(self, rows: Rows) -> Floats:
+        """Return what each GPU with a group costs, (n,), if ``cheapest``; else its power in W."""
+        if not self.cheapest:
+            return rows.power_w
+        model = self.round.classes.model[rows.gpu_class]
+        return np.asarray(self.round.machines.model_cost[model])
+
     def may_share(self, rows: Rows) -> Bools:
         """Return which groups of two or more jobs the rule of the objective allows, (n,)."""
         return np.ones(len(rows), dtype=bool)
+
+    @property
+    def sign(self) -> float:
+        """The factor by which the maximised value is shown: -1 if it is a cost, else 1."""
+        return -1.0 if self.minimised or self.cheapest else 1.0
 
     @property
     def has_rule(self) -> bool:
@@ -301,6 +321,17 @@ class EnergyValues(JobValues):
         super().__init__(compiled)
         # A running gang counts as a whole even if only some of its GPUs take part.
         self.scale = self.weight * np.maximum(compiled.jobs.workers, compiled.jobs.holds)
+
+
+class FewestValues(JobValues):
+    """The cost of the GPUs in use, after placing as much weight as possible; then throughput."""
+
+    name = "fewest"
+    judged_by = "fewest"
+    two_stage = True
+    cheapest = True
+    proportional = True
+    by_kind = True
 
 
 def sensitivities(compiled: Round) -> Floats:

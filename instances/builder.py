@@ -122,6 +122,7 @@ class InstanceBuilder:
         *,
         sms: int | None = None,
         max_jobs: int | None = None,
+        cost_per_hour: float | None = None,
         rack: str | None = None,
         host: Mapping[str, float] | None = None,
     ) -> None:
@@ -139,6 +140,9 @@ class InstanceBuilder:
             Memory of each in MiB.
         sms, max_jobs : int, optional
             SMs of each, and the most jobs on it if less than the cluster's.
+        cost_per_hour : float, optional
+            Cost of each in any currency, which objective ``fewest`` reads; for all GPU models or
+            for none.
         rack : str, optional
             The rack of the machine.
         host : mapping of str to float, optional
@@ -149,7 +153,13 @@ class InstanceBuilder:
         InputError
             When a value breaks a rule, or a name is taken.
         """
-        kind = {"model": model, "memory_mib": memory_mib, "sms": sms, "max_jobs": max_jobs}
+        kind = {
+            "model": model,
+            "memory_mib": memory_mib,
+            "sms": sms,
+            "max_jobs": max_jobs,
+            "cost_per_hour": cost_per_hour,
+        }
         of_node: dict[str, object] = {"gpu_count": gpus, "gpu": kind}
         if isinstance(gpus, Sequence) and not isinstance(gpus, str):
             of_node = {"gpus": [{"id": gpu, **kind} for gpu in gpus]}

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -79,6 +80,7 @@ class GpuModel(Record):
     memory_mib: Positive
     sms: Count | None = None
     max_jobs: Annotated[Count, Field(le=48)] | None = None
+    cost_per_hour: Positive | None = None
 
 
 class Gpu(GpuModel):
@@ -148,10 +150,10 @@ class Place(NamedTuple):
 
 
 class NodeChecks:
-    """Nodes of one cluster: ids differ, and all GPUs of a model have the same most jobs."""
+    """Nodes of one cluster: ids differ, and all GPUs of a model have the same limit and cost."""
 
     def __init__(self) -> None:
-        self._max_jobs: dict[str, int | None] = {}
+        self._models: dict[str, GpuModel] = {}
         self._nodes: set[str] = set()
         self._gpus: set[str] = set()
         self._count = 0
@@ -160,7 +162,7 @@ class NodeChecks:
         """Refuse a node that does not fit the earlier ones, else remember it."""
         if node.id in self._nodes:
             raise rule_broken(f"{path}.id", f"node ids must differ, got {shown(node.id)} twice")
-        kinds = self._kinds(node, path)
+        models = self._models_of(node, path)
         count = self._count + (node.gpu_count or len(node.gpus or ()))
         if count > _MOST_GPUS:
             rule = f"must have at most {_MOST_GPUS} GPUs, got {count}"
@@ -174,20 +176,29 @@ class NodeChecks:
         self._nodes.add(node.id)
         self._gpus |= ids
         self._count = count
-        self._max_jobs |= kinds
+        self._models |= models
 
-    def _kinds(self, node: Node, path: str) -> dict[str, int | None]:
-        """Return the most jobs on each model, as given by the GPUs of a node."""
-        found: dict[str, int | None] = {}
+    def _models_of(self, node: Node, path: str) -> dict[str, GpuModel]:
+        """Return the first GPU of each model, the GPUs of a node included."""
+        found = dict(self._models)
         for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
-            before = self._max_jobs.get(gpu.model, gpu.max_jobs)
-            most = found.setdefault(gpu.model, before)
-            if most != gpu.max_jobs:
-                where = f"{path}.gpu" if node.gpu else f"{path}.gpus[{g}]"
-                rule = f"must be the same on all GPUs of model {gpu.model!r}"
-                got = f"({shown(most)}), got {shown(gpu.max_jobs)}"
-                raise rule_broken(f"{where}.max_jobs", f"{rule} {got}")
+            where = f"{path}.gpu" if node.gpu else f"{path}.gpus[{g}]"
+            for other in (*islice(found.values(), 1), found.setdefault(gpu.model, gpu)):
+                _refuse_unlike(gpu, other, where)
         return found
+
+
+def _refuse_unlike(gpu: GpuModel, other: GpuModel, path: str) -> None:
+    """Refuse a GPU that cannot be in a cluster with an earlier one."""
+    if (gpu.cost_per_hour is None) != (other.cost_per_hour is None):
+        rule = "must be given for all GPU models or for none: model"
+        got = f"{other.model!r} has {shown(other.cost_per_hour)}, {gpu.model!r}"
+        raise rule_broken(f"{path}.cost_per_hour", f"{rule} {got} {shown(gpu.cost_per_hour)}")
+    for field in ("max_jobs", "cost_per_hour") if gpu.model == other.model else ():
+        mine, first = getattr(gpu, field), getattr(other, field)
+        if mine != first:
+            rule = f"must be the same on all GPUs of model {gpu.model!r}"
+            raise rule_broken(f"{path}.{field}", f"{rule} ({shown(first)}), got {shown(mine)}")
 
 
 class Assumed(Record):

@@ -66,9 +66,9 @@ Stopped = Literal["complete", "time_limit", "gap_reached", "interrupted", "error
 class ObjectiveValue(Record):
     """Value, proven bound and gap of the plan.
 
-    Under the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) these belong to
-    the second stage and ``placed_weight`` to the first; ``bound`` is null until the first
-    stage is proven.
+    Under the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``, ``fewest``) these
+    belong to the second stage and ``placed_weight`` to the first; ``bound`` is null until the
+    first stage is proven.
     """
 
     name: AnyObjective

@@ -12,14 +12,14 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, packed
-from dovetail.formulations.candidates.groups import Groups, ceiling, idle_counts, score
+from dovetail.formulations.candidates.groups import Groups, best_gains, ceiling, idle_counts, score
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.values import JobValues
@@ -85,6 +85,7 @@ def greedy_counts(groups: Groups, limits: Limits, rule: Rule = "best", at_least:
     at_least : int
         Number of jobs at the head of the queue that are processed whatever the time.
     """
+    groups = _priced(groups) if groups.values.cheapest else groups
     seats = _GpuOccupancy(groups)
     pick = _GpuPick(groups, seats, rule, random.Random(limits.seed))
     jobs, kinds = groups.round.jobs, groups.kinds
@@ -105,6 +106,13 @@ def greedy_counts(groups: Groups, limits: Limits, rule: Rule = "best", at_least:
         for offer, number in offers:
             seats.take(offer, number)
     return seats.counts()
+
+
+def _priced(groups: Groups) -> Groups:
+    """Return the groups less their costs, which count more than all gains together."""
+    most = np.abs(best_gains(groups)).max(axis=1, where=np.isfinite(best_gains(groups)), initial=0)
+    price = 1 + 2 * float(most.sum()) / float(groups.cost.min(initial=np.inf))
+    return replace(groups, value=groups.value - price * groups.cost)
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def solve(
     instance : Instance or InstanceBuilder
         The round's problem.
     objective : str or type
-        ``throughput``, ``slowdown``, ``sensitivity``, ``jct``, ``energy`` or ``completion``; or a
-        subclass of ``dovetail.JobValues``.
+        ``throughput``, ``slowdown``, ``sensitivity``, ``jct``, ``energy``, ``completion`` or
+        ``fewest``; or a subclass of ``dovetail.JobValues``.
     solver : str, Solver or Backend
         ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
         or of integer programs.
@@ -156,8 +156,7 @@ def solve(
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     values = job_values(Round.of(pending, book), objective)
-    sign = -1.0 if values.minimised else 1.0
-    watch = progress and Watch(progress, values.name, sign)
+    watch = progress and Watch(progress, values.name, values.sign)
     choice = chosen.solve(values, replace(limits, watch=watch))
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
@@ -282,7 +281,7 @@ class _Outcome:
         if values.two_stage and (more := self._weight(plan) - self._weight(kept)):
             return (plan, report) if more > 0 else (kept, found)
         mine, other = self._value(kept, found), self._value(plan, report)
-        if math.isclose(mine, other, rel_tol=_SAME_VALUE) or (mine < other) == values.minimised:
+        if math.isclose(mine, other, rel_tol=_SAME_VALUE) or (mine < other) == (values.sign < 0):
             return kept, found
         return plan, report
 
@@ -318,7 +317,7 @@ class _Outcome:
     def _with_results(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, bound, warnings and reasons."""
         values = self.values
-        sign = -1.0 if values.minimised else 1.0
+        sign = values.sign
         value = self._value(plan, report)
         # Adding 0 makes a negative zero a positive one.
         bound = None if math.isinf(self.choice.bound) else sign * self.choice.bound + 0.0
@@ -521,6 +520,8 @@ def write_model(
     if claim.placed_weight is not None:
         least = claim.placed_weight * (1 - _MODEL_TOLERANCE)
         program = program.with_row(formulation.weight, least)
+    if values.cheapest:
+        program = program.with_cost(-formulation.cost)
     if values.ratio:
-        program = program.with_cost(formulation.gain - claim.value * formulation.power_w)
+        program = program.with_cost(formulation.gain - claim.value * formulation.cost)
     write_text(path, model_text(program))

@@ -1,7 +1,8 @@
 """The stages of solving a round with any search that maximises a linear function.
 
 One-stage objectives maximise the gain. Two-stage objectives first maximise the placed weight, then
-require that weight and maximise the gain or, by Dinkelbach's method, its ratio to the power.
+require that weight and maximise the gain or, by Dinkelbach's method, its ratio to the cost of the
+GPUs; or they minimise this cost, and then look for a larger gain at the least cost.
 Weights are whole numbers, so that no tolerance trades a light job for a better gain.
 
 Integer programs require the weight by a row. Matchings cannot, and put a price on weight instead
@@ -14,6 +15,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from dovetail.formulations.candidates.groups import (
     Groups,
@@ -46,6 +49,12 @@ _PROVEN_WEIGHT = 1e-7
 
 _RATIO_TOLERANCE = 1e-9
 """Relative growth of a ratio that is needed for its search to continue."""
+
+_COST_ROUNDING = 1e-6
+"""Units of cost by which a bound on whole units may be wrong: rounding in sums."""
+
+_LARGEST_COST = 2.0**30
+"""The largest cost of a GPU in whole units."""
 
 _LARGEST_SUM = 2.0**52
 """The largest sum of whole weights; floats represent every whole number up to it."""
@@ -100,21 +109,35 @@ class StagedSearch(ABC):
 
     @abstractmethod
     def maximise(
-        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+        self, per_gain: float = 1.0, per_cost: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        """Maximise a weighted gain less a weighted power, at the required weight.
+        """Maximise a weighted gain less a weighted cost, at the required weight.
 
         Parameters
         ----------
-        per_gain, per_watt : float
-            The factor of the gain, and the cost of a watt.
+        per_gain, per_cost : float
+            The factors of the gain and of the cost of the GPUs.
         start : Maximum, optional
             A choice with the required weight.
         """
 
-    def least_power(self, start: Maximum) -> float:
-        """Return a lower bound on the power (W) of every choice with the required weight."""
-        return ceiling(self.groups).power_w
+    def least_cost(self, start: Maximum) -> float:
+        """Return a lower bound on the cost of every choice with the required weight."""
+        return ceiling(self.groups).cost
+
+    def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
+        """Return a choice of the required weight and this cost, with a larger gain if one is found.
+
+        Its bound has no meaning. By default it is the given choice.
+
+        Parameters
+        ----------
+        cheapest : Maximum
+            A choice of the required weight.
+        per_cost : float
+            Whole units of a cost of 1.
+        """
+        return cheapest
 
 
 def weight_units(groups: Groups, largest: float | None = None) -> IntegerWeights:
@@ -143,22 +166,52 @@ def solve_in_stages(search: StagedSearch) -> Choice:
     spare = max(0.0, most - placed) + weight.rounding
     if spare > _PROVEN_WEIGHT * max(placed, float(weight.numbers.max(initial=0.0))):
         return _choice(search, replace(first, bound=math.inf), spare / weight.scale)
+    if values.cheapest:
+        return _choice(search, _cheapest(search, first), spare / weight.scale)
     if not values.ratio:
         return _choice(search, search.maximise(start=first), spare / weight.scale)
 
-    gain, power_w = values.outside
+    gain, cost = values.outside
 
     def terms(found: Maximum) -> tuple[float, float]:
         reached = _score(search, found)
-        return reached.gain, reached.power_w
+        return reached.gain, reached.cost
 
     def maximise(ratio: float, best: Maximum) -> Maximum:
         found = search.maximise(1.0, ratio, best)
-        return replace(found, bound=found.bound + gain - ratio * power_w)
+        return replace(found, bound=found.bound + gain - ratio * cost)
 
-    least = search.least_power(first) + power_w
+    least = search.least_cost(first) + cost
     last = best_ratio(first, terms, maximise, least, search.limits)
     return _choice(search, last, spare / weight.scale)
+
+
+def _cheapest(search: StagedSearch, first: Maximum) -> Maximum:
+    """Return the choice of the required weight and the least cost, with a bound on minus the cost.
+
+    Costs are counted in whole units if they have any, so that bounds can be rounded.
+    """
+    per_cost, _ = _cost_units(search.groups_of(first))
+    found = search.maximise(0.0, per_cost, first)
+    bound = _in_whole_units(search.groups_of(first), found.bound / per_cost)
+    found = replace(found, bound=bound - search.values.outside[1])
+    if found.stopped != "complete":
+        return found
+    return replace(search.faster(found, per_cost), bound=found.bound)
+
+
+def _cost_units(groups: Groups) -> tuple[float, bool]:
+    """Return how many units a cost of 1 is, and whether all costs are whole numbers of them."""
+    units = integer_weights(np.unique(groups.cost), _LARGEST_COST)
+    return (1.0, False) if units.rounding else (units.scale, True)
+
+
+def _in_whole_units(groups: Groups, bound: float) -> float:
+    """Return a bound on minus the cost of any choice, rounded to whole units of cost."""
+    per_cost, whole = _cost_units(groups)
+    if not whole or math.isinf(bound):
+        return bound
+    return math.floor(bound * per_cost + _COST_ROUNDING) / per_cost
 
 
 def best_ratio(
@@ -209,8 +262,8 @@ def best_ratio(
 
 def _score(search: StagedSearch, found: Maximum) -> Score:
     reached = score(search.groups_of(found), found.counts)
-    gain, power_w = search.values.outside
-    return replace(reached, gain=reached.gain + gain, power_w=reached.power_w + power_w)
+    gain, cost = search.values.outside
+    return replace(reached, gain=reached.gain + gain, cost=reached.cost + cost)
 
 
 def _choice(search: StagedSearch, best: Maximum, spare: float) -> Choice:
@@ -249,6 +302,7 @@ def bounded(choice: Choice) -> Choice:
         # The largest weight that can be placed is no less, and its price is not below 0.
         placed = score(groups, choice.counts).weight
         most = groups.ceiling.gain - groups.ceiling.per_weight * placed
+        most = _in_whole_units(groups, most) if values.cheapest else most
         weight_bound, why = max(groups.ceiling.weight, placed), _CHOSEN_BY_PRICES
     return replace(
         choice,

@@ -75,12 +75,15 @@ def _of_value(formulation: RoundProgram, choice: Choice, limits: Limits) -> Inte
     if values.two_stage:
         units = formulation.per_variable(weight_units(choice.groups).numbers)
         program = program.with_row(units, float(units @ formulation.solution(choice.counts)))
+    if values.cheapest:
+        program = program.with_row(-formulation.cost, choice.value * (1 + _VALUE_TOLERANCE))
     if values.ratio:
-        better = formulation.gain - choice.value * formulation.power_w
+        better = formulation.gain - choice.value * formulation.cost
         gain = formulation.gain @ formulation.solution(choice.counts)
         least = -_VALUE_TOLERANCE * float(gain)
     else:
         better = formulation.gain
-        least = choice.value - _VALUE_TOLERANCE * abs(choice.value)
+        value = float(better @ formulation.solution(choice.counts))
+        least = value - _VALUE_TOLERANCE * abs(value)
     relaxation = Relaxation(program.with_cost(better), limits)
     return relaxation.tightened(least).with_row(better, least)

@@ -54,7 +54,7 @@ def verify(instance: Instance, result: Result, objective: Objective | None = Non
     proven = result.proof(values)
     if proven.errors:
         raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")
-    bound = -proven.bound if values.minimised else proven.bound
+    bound = values.sign * proven.bound
     if not math.isclose(bound, claimed, rel_tol=_TOLERANCE):
         raise VerificationError(
             f"the certificate proves a bound of {bound:.10g}, not {claimed:.10g}"

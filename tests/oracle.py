@@ -32,7 +32,8 @@ Spans = tuple[int, int, int]
 OwnGain = Callable[[Job, float, float], float]
 """What a job gains at a slowdown and a speed, its weight included."""
 
-TWO_STAGE = ("slowdown", "sensitivity", "energy")
+TWO_STAGE = ("slowdown", "sensitivity", "energy", "fewest")
+MINIMISED = ("slowdown", "sensitivity", "fewest")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class _Search:
         weight, score = self.best
         value, placed = score, self._weight_of(self.best_plan)
         if self.objective in TWO_STAGE:
-            value, placed = score if self.objective == "energy" else -score, float(weight)
+            value, placed = -score if self.objective in MINIMISED else score, float(weight)
         return Optimum(value, placed, self.best_plan, self.fewest)
 
     def _begin(self) -> None:
@@ -172,7 +173,7 @@ class _Search:
             if units:
                 chosen[gpu] = ways[0]
         score = self._score(chosen)
-        return -score if self.objective in ("slowdown", "sensitivity") else score
+        return -score if self.objective in MINIMISED else score
 
     def _held_share(self, unit: Unit, gpu: str) -> int | None:
         job = self.jobs[unit.job]
@@ -656,6 +657,9 @@ class _Search:
                 model[unit.job] = self.instance.places[gpu].gpu.model
         if self.objective == "completion":
             return self._saved(options)
+        if self.objective == "fewest":
+            places = self.instance.places
+            return -sum(places[gpu].gpu.cost_per_hour or 1.0 for gpu in options)
         if self.own is not None:
             speeds = [self._speed(k, model[k]) for k in slow]
             return sum(

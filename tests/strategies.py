@@ -180,6 +180,8 @@ def _cluster(draw: Random, shape: Shape) -> Data:
     most = (None, 1, 2)[len(gpus) % 3] if shape.sets and shape.models else None
     gpus = [gpu | ({"max_jobs": most} if most and gpu["model"] == "B" else {}) for gpu in gpus]
     cut = draw.randint(0, len(gpus))
+    cost = (None, {"A": 1.0, "B": 2.5}, {"A": 3.1, "B": 0.7})[(len(gpus) + cut) % 3]
+    gpus = [gpu | ({"cost_per_hour": cost[gpu["model"]]} if cost else {}) for gpu in gpus]
     racks = [draw.choice([None, "r0", "r1"]) for _ in range(2)]
     nodes = [
         {"id": f"n{k}", "gpus": part} | ({"rack": rack} if rack else {})

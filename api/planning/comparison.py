@@ -183,6 +183,7 @@ def comparison_cells(comparison: PlanComparison, row: ComparedPlan) -> tuple[str
 
 def better(objective: ObjectiveName) -> str:
     """Return whether a higher or a lower value of an objective is better."""
-    direction = "lower" if BUILT_IN[objective].minimised else "higher"
-    among = " among plans that place the same weight" if BUILT_IN[objective].two_stage else ""
+    values = BUILT_IN[objective]
+    direction = "lower" if values.minimised or values.cheapest else "higher"
+    among = " among plans that place the same weight" if values.two_stage else ""
     return f"{direction} is better{among}"

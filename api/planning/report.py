@@ -64,6 +64,8 @@ _MEANINGS: Final[Mapping[ObjectiveName, str]] = {
     "jct": "sum of weight x rate / remaining time over the placed jobs",
     "completion": "seconds of weighted completion time that the starts save against waiting",
     "energy": "work per watt, after placing as much weight as possible",
+    "fewest": "cost of the GPUs in use (their number if no costs are given), "
+    "after placing as much weight as possible",
 }
 
 

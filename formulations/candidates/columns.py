@@ -11,7 +11,8 @@ that gain more than their prices join the list until there are none (column gene
 Gilmore and R. E. Gomory, *A linear programming approach to the cutting-stock problem*, Operations
 Research 9, 1961). The integer program of the groups listed then finds a plan, and the bound holds
 for all. In two stages a price μ for the placed weight W joins them: no plan that places W gains
-more than the bound with the weights, each worth μ, less μ W.
+more than the bound with the weights, each worth μ, less μ W. The costs of GPUs are bounded in the
+same way, as gains below 0.
 
 The best group at given prices needs no enumeration if the gain of a job depends on its own slowdown
 only: interchangeable places go to the kinds that gain most there. Differences in memory between
@@ -24,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array, vstack
@@ -34,6 +35,8 @@ from dovetail.formulations.budget import Budget
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds
 from dovetail.formulations.candidates.rows import CandidateRows, RowRules, enough
 from dovetail.formulations.values import Rows
+
+_Aim: TypeAlias = Literal["gain", "weight", "cost"]
 
 _PASSES = 60
 """Maximum number of linear programs of one stage."""
@@ -91,9 +94,9 @@ class Columns:
         values = self._rules.values
         found = [*parts, *self._first()]
         if not values.two_stage:
-            return found, Ceiling(self._generated(found, 1.0, 0.0).bound, math.inf, 0.0)
-        weight = self._whole(self._generated(found, 0.0, 1.0).bound)
-        last = self._generated(found, 1.0, weight)
+            return found, Ceiling(self._generated(found, "gain", 0.0).bound, math.inf, 0.0)
+        weight = self._whole(self._generated(found, "weight", 1.0).bound)
+        last = self._generated(found, "cost" if values.cheapest else "gain", weight)
         gain = math.inf if values.ratio else last.bound
         return found, Ceiling(gain, weight, last.prices.weight)
 
@@ -106,33 +109,30 @@ class Columns:
         """Return groups to begin with: the best groups if nothing has a price."""
         rounds = self._rules.round
         free = ClassPrices(np.zeros(len(rounds.classes)), np.zeros(len(rounds)), 0.0)
-        return [rows for table in self._tables for rows in self._asked(table, free, 1.0)]
+        return [rows for table in self._tables for rows in self._asked(table, free, "gain")]
 
-    def _generated(self, found: list[Rows], per_gain: float, demand: float) -> _Proof:
+    def _generated(self, found: list[Rows], aim: _Aim, demand: float) -> _Proof:
         """Add the groups that the best choice needs, and return the best bound.
 
         Parameters
         ----------
         found : list of Rows
             The groups, to which others are added.
-        per_gain : float
-            1 to maximise the gain, 0 to maximise the placed weight.
+        aim : str
+            What to maximise: the gain, the placed weight, or less the cost of the GPUs in use.
         demand : float
-            The weight that must be placed when the gain is maximised.
+            The weight that must be placed when this is not the weight.
         """
         best: _Proof | None = None
         for _ in range(_PASSES):
             self._budget.spend(_STEPS_PER_PASS)
-            program = _Master.of(self._flattened(found), per_gain, demand)
+            program = _Master.of(self._flattened(found), aim, demand)
             value, prices = program.solved()
             most = program.most(prices)
             more = []
             for table in self._tables:
-                worth = table.best(prices, self._kinds, per_gain)
-                np.maximum.at(
-                    most, table.candidates.gpu_class, worth - prices.gpu[table.candidates.gpu_class]
-                )
-                more += self._asked(table, prices, per_gain)
+                np.maximum.at(most, table.candidates.gpu_class, self._beyond(table, prices, aim))
+                more += self._asked(table, prices, aim)
             bound = program.bound(prices, most)
             if (
                 best is None
@@ -146,14 +146,24 @@ class Columns:
         assert best is not None
         return best
 
-    def _asked(self, table: _PricedRows, prices: ClassPrices, per_gain: float) -> list[Rows]:
+    def _beyond(self, table: _PricedRows, prices: ClassPrices, aim: _Aim) -> Floats:
+        """Return the largest gain of each combination beyond the prices of its jobs and GPU."""
+        gpu = prices.gpu + self._class_cost if aim == "cost" else prices.gpu
+        return table.best(prices, self._kinds, aim) - gpu[table.candidates.gpu_class]
+
+    @property
+    def _class_cost(self) -> Floats:
+        """The cost of a GPU of each class."""
+        machines, classes = self._rules.round.machines, self._rules.round.classes
+        return np.asarray(machines.model_cost[classes.model])
+
+    def _asked(self, table: _PricedRows, prices: ClassPrices, aim: _Aim) -> list[Rows]:
         """Return groups of the combinations that gain most beyond their prices."""
         rules = self._rules
-        worth = table.best(prices, self._kinds, per_gain)
-        worth = worth - prices.gpu[table.candidates.gpu_class]
+        worth = self._beyond(table, prices, aim)
         order = np.argsort(-worth, kind="stable")[:_ASKED]
         asked = order[worth[order] > _ROUNDING * (1 + np.abs(worth[order]))]
-        candidate, variant = table.ways(asked, prices, per_gain)
+        candidate, variant = table.ways(asked, prices, aim)
         job, gpu_class = rules.job[variant], table.candidates.gpu_class[candidate]
         keep = enough(job, self._kinds.copies)
         keep &= rules.memory[variant].sum(axis=1) <= rules.room[gpu_class]
@@ -194,7 +204,7 @@ class _Master:
     uses: csr_array
 
     @classmethod
-    def of(cls, groups: Groups, per_gain: float, demand: float) -> _Master:
+    def of(cls, groups: Groups, aim: _Aim, demand: float) -> _Master:
         compiled = groups.round
         pending = ~compiled.jobs.running[groups.job]
         group, classes = groups.group_of_member, len(compiled.classes)
@@ -205,7 +215,8 @@ class _Master:
         column = np.append(np.arange(len(groups)), group[pending])
         shape = (classes + len(compiled), len(groups))
         uses = csr_array(coo_array((np.ones(len(row)), (row, column)), shape=shape))
-        return cls(groups, gain if per_gain else weight, weight, demand, uses)
+        value = {"gain": gain, "weight": weight, "cost": -groups.cost}[aim]
+        return cls(groups, value, weight, demand, uses)
 
     def solved(self) -> tuple[float, ClassPrices]:
         """Return the optimum, and the prices that prove it."""
@@ -306,19 +317,19 @@ class _PricedRows:
         weight = np.where(rules.pending[variant], rules.values.weight[job], 0.0)
         return cls(candidates, candidate, length, run, variant, job, gain, weight)
 
-    def _worth(self, prices: ClassPrices, per_gain: float) -> Floats:
+    def _worth(self, prices: ClassPrices, aim: _Aim) -> Floats:
         """Return the gain of each candidate less the price of the job."""
-        worth = per_gain * self.gain if per_gain else self.weight
+        worth = {"gain": self.gain, "weight": self.weight, "cost": np.zeros(len(self.gain))}[aim]
         return np.asarray(worth + prices.weight * self.weight - prices.job[self.job])
 
-    def _ranked(self, prices: ClassPrices, per_gain: float) -> tuple[Ints, Floats]:
-        worth = self._worth(prices, per_gain)
+    def _ranked(self, prices: ClassPrices, aim: _Aim) -> tuple[Ints, Floats]:
+        worth = self._worth(prices, aim)
         order = np.lexsort((-worth, self.run))
         return order, worth[order]
 
-    def best(self, prices: ClassPrices, kinds: Kinds, per_gain: float) -> Floats:
+    def best(self, prices: ClassPrices, kinds: Kinds, aim: _Aim) -> Floats:
         """Return the largest gain of a group of each combination less its jobs' prices, (s,)."""
-        order, worth = self._ranked(prices, per_gain)
+        order, worth = self._ranked(prices, aim)
         run = self.run[order]
         copies = np.where(kinds.copies[self.job[order]] > 0, kinds.copies[self.job[order]], 1)
         taken = np.cumsum(copies)
@@ -332,13 +343,13 @@ class _PricedRows:
         most = np.bincount(self.candidate, of_run, len(self.candidates.gpu_class))
         return np.asarray(most, dtype=np.float64)
 
-    def ways(self, asked: Ints, prices: ClassPrices, per_gain: float) -> tuple[Ints, Ints]:
+    def ways(self, asked: Ints, prices: ClassPrices, aim: _Aim) -> tuple[Ints, Ints]:
         """Return groups of these combinations: the combination of each, and its variants.
 
         In every run the candidates that gain most come first, either one of them in all places or
         as many different ones; then the next ones, and so on.
         """
-        order, _ = self._ranked(prices, per_gain)
+        order, _ = self._ranked(prices, aim)
         first = np.searchsorted(self.run[order], np.arange(len(self.length) + 1))
         begin = np.searchsorted(self.candidate, np.arange(len(self.candidates.gpu_class) + 1))
         size = self.candidates.count.shape[1]

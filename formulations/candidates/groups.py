@@ -150,8 +150,8 @@ class Groups:
         The cap, ``NO_CAP`` if there is none.
     slowdown : (m,) float
         Slowdown of the job on this GPU, the sub-batch's slowdown factor included.
-    power_w : (n,) float
-        Power of the GPU; NaN where unknown.
+    cost : (n,) float
+        What the GPU costs (``JobValues.cost``); NaN where unknown.
     gain : (m,) float
         Gain of the job there under the objective; a gang counts its smallest gain over its GPUs.
     value : (n,) float
@@ -175,7 +175,7 @@ class Groups:
     job: Ints
     share: Ints
     slowdown: Floats
-    power_w: Floats
+    cost: Floats
     gain: Floats
     value: Floats
     variants: Variants
@@ -234,7 +234,7 @@ class Groups:
             job=self.job[member],
             share=self.share[member],
             slowdown=self.slowdown[member],
-            power_w=self.power_w[number],
+            cost=self.cost[number],
             gain=self.gain[member],
             value=self.value[number],
         )
@@ -374,19 +374,21 @@ class Score:
         Total weight of the placed jobs.
     gain : float
         Sum of their gains (see ``JobValues``).
-    power_w : float
-        Power of the GPUs in use; NaN if it is unknown.
+    cost : float
+        Cost of the GPUs in use; NaN if it is unknown.
     """
 
     weight: float
     gain: float
-    power_w: float
+    cost: float
 
     def value(self, values: JobValues) -> float:
-        """Return the objective of the last stage: the gain, or its ratio to the power."""
+        """Return the value under an objective: the gain, the gain per cost, or minus the cost."""
+        if values.cheapest:
+            return -self.cost
         if not values.ratio:
             return self.gain
-        return self.gain / self.power_w if self.power_w else 0.0
+        return self.gain / self.cost if self.cost else 0.0
 
 
 def score(groups: Groups, counts: Ints) -> Score:
@@ -402,7 +404,7 @@ def score(groups: Groups, counts: Ints) -> Score:
     return Score(
         weight=float(groups.values.weight[placed].sum()),
         gain=float(of_singles + of_jobs + groups.value[used] @ counts[used]),
-        power_w=float((groups.power_w[used] * counts[used]).sum()),
+        cost=float((groups.cost[used] * counts[used]).sum()),
     )
 
 
@@ -424,14 +426,14 @@ def ceiling(groups: Groups) -> Score:
     group of s jobs takes at least 1/s of a GPU, so with M GPUs and a price t >= 0 for one, no plan
     gains more than t M + sum over jobs of the largest G[s] - t W / s (0 if that is negative and the
     job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its workers.
-    *Power*: the least that the GPUs in use can draw (if the objective needs it).
+    *Cost*: the least that the GPUs in use can cost (if the objective needs it).
     """
-    best = best_gains(groups)
+    best, values = best_gains(groups), groups.values
     possible = np.isfinite(best).any(axis=1)
     return Score(
-        weight=float(groups.values.weight[possible].sum()),
+        weight=float(values.weight[possible].sum()),
         gain=_lagrangean_bound(groups.round, best[possible], np.flatnonzero(possible)),
-        power_w=_least_power(groups) if groups.values.ratio else np.nan,
+        cost=_least_cost(groups) if values.ratio or values.cheapest else np.nan,
     )
 
 
@@ -514,11 +516,11 @@ def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
     return min(bound(0.0), bound(low))
 
 
-def _least_power(groups: Groups) -> float:
-    """Return the least power of the GPUs with residents, or of one GPU if there are none."""
+def _least_cost(groups: Groups) -> float:
+    """Return the least cost of the GPUs with residents, or of one GPU if there are none."""
     compiled = groups.round
     least = np.full(len(compiled.classes), np.inf)
-    np.minimum.at(least, groups.gpu_class, groups.power_w)
+    np.minimum.at(least, groups.gpu_class, groups.cost)
     held = np.where(compiled.classes.residents > 0, compiled.classes.size, 0)
     if held.any():
         return float((least[held > 0] * held[held > 0]).sum())

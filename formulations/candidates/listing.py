@@ -465,7 +465,7 @@ class _Lister(RowRules):
         single = across(np.add, np.where(gang, 0.0, gain)) + value
         criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
         if self.values.ratio:
-            criteria.append(rows.power_w)
+            criteria.append(self.values.cost(rows))
         alike = np.where(gang, len(self.round) + rows.variant, rows.job)
         key = packed(np.column_stack([rows.gpu_class, alike]))
         return rows.take(pareto(key, criteria))
@@ -506,7 +506,7 @@ class _Lister(RowRules):
             job=self.job[variant],
             share=joined_ints([p.share.ravel() for p in parts])[member],
             slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
-            power_w=joined_floats([p.power_w for p in parts])[order],
+            cost=joined_floats([self.values.cost(part) for part in parts])[order],
             gain=joined_floats([gain for gain, _ in worth])[member],
             value=joined_floats([value for _, value in worth])[order],
             variants=self.variants,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.formulations.candidates.groups import Score
 from dovetail.formulations.rounds import Resident, Round, resident_power, resident_slowdowns
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.plan import Assignment
@@ -137,8 +138,6 @@ def plan_value(
     for _, rows in held:
         rows.slowdown[:] *= raised[rows.job]
     gains, beyond = worth(values, held)
-    value = math.fsum([*gains.values(), beyond])
-    if not values.ratio:
-        return value
-    power_w = math.fsum(number * float(rows.power_w[0]) for number, rows in held)
-    return value / power_w if power_w else 0.0
+    cost = math.fsum(number * float(values.cost(rows)[0]) for number, rows in held)
+    score = Score(0.0, math.fsum([*gains.values(), beyond]), cost)
+    return values.sign * score.value(values)

@@ -79,8 +79,8 @@ class RoundProgram:
     ----------
     program : IntegerProgram
         Its ``cost`` is the gain.
-    gain, power_w : (n,) float
-        Sum of gains, and power of the GPUs in use. The contributions of running jobs are
+    gain, cost : (n,) float
+        Sum of gains, and cost of the GPUs in use. The contributions of running jobs are
         coefficients of fixed variables, so no constant is needed.
     job_weight : (jobs,) float
         The weight of each job.
@@ -90,7 +90,7 @@ class RoundProgram:
 
     program: IntegerProgram
     gain: Floats
-    power_w: Floats
+    cost: Floats
     job_weight: Floats
     groups: Groups
     _levels: _Levels
@@ -148,14 +148,14 @@ def build(groups: Groups) -> RoundProgram:
     lower = [np.zeros(len(groups)), fixed, np.zeros(size - len(groups) - len(levels))]
     zeros = np.zeros(len(levels) + len(pairs))
     gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros, -later.less])
-    power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
+    cost = np.concatenate([np.nan_to_num(groups.cost), np.zeros(size - len(groups))])
     program = IntegerProgram(
         *rows.arrays(),
         np.concatenate(lower).astype(np.int64),
         np.concatenate(upper).astype(np.int64),
         gain,
     )
-    return RoundProgram(program, gain, power, groups.values.weight, groups, levels, pairs, later)
+    return RoundProgram(program, gain, cost, groups.values.weight, groups, levels, pairs, later)
 
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:

@@ -44,8 +44,8 @@ class PairGraph:
         The group of the edge, taken ``size`` times.
     size : (e,) int
         GPUs that the edge takes.
-    gain, power_w : (e,) float
-        The contribution of the edge to the sum of gains and to the power.
+    gain, cost : (e,) float
+        The contribution of the edge to the sum of gains and to the cost.
     weight : (jobs,) float
         The contribution of each job to the placed weight.
     required : (jobs,) bool
@@ -85,7 +85,7 @@ class PairGraph:
         gain = np.add.reduceat(np.append(groups.gain, 0.0), groups.start[:-1])
         self.gain = gain[self.group] + groups.value[self.group] * self.size
         self.weight = groups.values.weight
-        self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
+        self.cost = np.nan_to_num(groups.cost[self.group]) * self.size
 
     @property
     def jobs(self) -> int:

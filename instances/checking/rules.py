@@ -338,8 +338,8 @@ def _broken(rule: RuleName, where: str, message: str) -> Violation:
 def objective_value(after: Occupancy, objective: ObjectiveName) -> float | None:
     """Return the value of a plan, or None if the slowdown of a placed job is not known.
 
-    For the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) this is the value of
-    the second stage; ``placed_weight`` is the value of the first.
+    For the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``, ``fewest``) this is the
+    value of the second stage; ``placed_weight`` is the value of the first.
     """
     if len(after.effects) < len(after.placed):
         return None
@@ -470,6 +470,13 @@ def _energy(after: Occupancy) -> float:
     return work / power if after.gpus else 0.0
 
 
+def _cost_in_use(after: Occupancy) -> float:
+    """Cost of the GPUs with jobs; their number if the cluster gives no costs."""
+    used = {gpu for placed in after.placed.values() for gpu in placed.share}
+    costs = (after.instance.places[gpu].gpu.cost_per_hour for gpu in sorted(used))
+    return fsum(1.0 if cost is None else cost for cost in costs)
+
+
 def _total(after: Occupancy, value: Callable[[JobOnGpus], float]) -> float:
     return fsum(placed.job.weight * value(placed) for placed in after.placed.values())
 
@@ -485,5 +492,6 @@ _VALUES: Mapping[ObjectiveName, Callable[[Occupancy], float]] = {
     "sensitivity": _sensitive_slowdown,
     "jct": _job_rate,
     "energy": _energy,
+    "fewest": _cost_in_use,
     "completion": lambda after: CheckedCompletion(after).value(),
 }

@@ -13,6 +13,7 @@ from dovetail.formulations.programs.integer_program import RoundProgram, build
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.backends.cpsat import CpSat
+from dovetail.solver.backends.faster import faster_counts
 from dovetail.solver.greedy import AT_LEAST, greedy_counts
 from dovetail.solver.matching.exact_pairs import paired_counts
 from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units
@@ -134,16 +135,25 @@ class _ArraySearch(StagedSearch):
         return first, weight
 
     def maximise(
-        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+        self, per_gain: float = 1.0, per_cost: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        """Maximise the gain less the power among the choices that place the required weight."""
+        """Maximise the gain less the cost among the choices that place the required weight."""
         counts = self._start if start is None else start.counts
         if self.limits.passed:
             return self._unsearched(counts)
         program = self._program
-        cost = per_gain * program.gain - per_watt * program.power_w
+        cost = per_gain * program.gain - per_cost * program.cost
         limits = self.limits.unwatched() if self.values.ratio else self.limits
+        if self.values.cheapest:
+            limits = limits.watched(factor=-1 / per_cost)
         return self._maximise(cost, counts, limits)
+
+    def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
+        """Look for a larger gain at this cost, with bounded effort; see ``StagedSearch``."""
+        if self.limits.passed:  # the program would be built for nothing
+            return cheapest
+        counts = faster_counts(self._program, cheapest.counts, per_cost, self.limits)
+        return replace(cheapest, counts=counts)
 
     def _unsearched(self, counts: Ints) -> Maximum:
         return Maximum(counts=counts, bound=math.inf, stopped="time_limit")

@@ -91,37 +91,43 @@ class _NetworkxSearch(StagedSearch):
         super().__init__(groups.values, limits, groups)
         self._graph = PairGraph(groups)
         self._start = greedy_counts(groups, limits, at_least=AT_LEAST)
-        self._units: Sequence[int] = [0] * len(self._graph.first)
+        self._required: list[Sequence[int]] = []
 
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
         graph, weight = self._graph, weight_units(self.groups)
         second = np.where(graph.first == graph.second, 0.0, weight.numbers[graph.second])
         units = [int(unit) for unit in (weight.numbers[graph.first] + second).tolist()]
         found = self._best(units, self._start)
-        self._units = units
+        self._required = [units]
         return found, weight
 
     def maximise(
-        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+        self, per_gain: float = 1.0, per_cost: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
         graph = self._graph
-        worth = per_gain * graph.gain - per_watt * graph.power_w
+        worth = per_gain * graph.gain - per_cost * graph.cost
         scale = integer_scale(worth, _PRECISION)
         numbers = np.round(worth * scale)
         counts = start.counts if start else self._start
         found = self._best([int(c) for c in numbers.tolist()], counts)
         fixed = score(self.groups, graph.fixed)
-        constant = per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w))
+        constant = per_gain * fixed.gain - per_cost * float(np.nan_to_num(fixed.cost))
         # Each edge's cost was rounded by at most half a unit.
         rounding = graph.most_edges / 2 if numbers.any() else 0.0
         return replace(found, bound=(found.bound + rounding) / scale + constant)
+
+    def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
+        """Return the choice of this cost with the largest gain; see ``StagedSearch``."""
+        saved = np.round(-per_cost * self._graph.cost)
+        self._required.insert(0, [int(each) for each in saved.tolist()])
+        return self.maximise(start=cheapest)
 
     def _best(self, costs: Sequence[int], start: Ints) -> Maximum:
         """Return the best matching that places the required weight, else the start."""
         graph = self._graph
         covered = graph.required[graph.first] | graph.required[graph.second]
         ranked = [0] * len(costs)
-        for level in (costs, self._units, covered.tolist()):
+        for level in (costs, *self._required, covered.tolist()):
             rank = 2 * graph.jobs * max(map(abs, ranked), default=0) + 1
             ranked = [c + rank * int(more) for c, more in zip(ranked, level, strict=True)]
         try:

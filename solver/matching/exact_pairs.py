@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from dovetail.formulations.arrays import Ints
 from dovetail.formulations.candidates.groups import Groups, idle_counts, score
 from dovetail.formulations.programs.pair_graph import PairGraph
 from dovetail.formulations.values import JobValues
-from dovetail.solver.matching.lexicographic import Heaviest
+from dovetail.solver.matching.lexicographic import Heaviest, WeightPrice
 from dovetail.solver.matching.pair_certificate import proven_by_pairs
 from dovetail.solver.matching.pairing_problem import PairingProblem, PairList, maximum
 from dovetail.solver.pairing.matching import match_pairs
@@ -27,10 +28,14 @@ from dovetail.solver.types import (
 )
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
-"""Returns the pairing problem of a round, given the factors of the gain and of the watts."""
+"""Returns the pairing problem of a round, given the factors of the gain and of the cost."""
 
 _LOOSE = 2.0
-"""Factor below the power of a plan at which a matching for a better bound pays off."""
+"""Factor below the cost of a plan at which a matching for a better bound pays off."""
+
+
+_ROUNDING = 1e-9
+"""Relative rounding error of a cost."""
 
 
 def best_matching(groups: Groups, limits: Limits) -> Choice:
@@ -66,12 +71,12 @@ def paired_counts(groups: Groups, limits: Limits) -> Ints:
     return best_of_graph(graph, limits.unwatched()).counts  # bounds no other plans
 
 
-def graph_pairing(graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0) -> PairingProblem:
-    """Return the pairing problem of a graph; the value is gain less power, with these factors.
+def graph_pairing(graph: PairGraph, per_gain: float = 1.0, per_cost: float = 0.0) -> PairingProblem:
+    """Return the pairing problem of a graph; the value is gain less cost, with these factors.
 
     Of several edges between two jobs, the one with the largest value is taken.
     """
-    value = per_gain * graph.gain - per_watt * graph.power_w
+    value = per_gain * graph.gain - per_cost * graph.cost
     ends = graph.first * graph.jobs + graph.second
     order = np.lexsort((value, ends))
     edge = order[np.diff(ends[order], append=-1) != 0]
@@ -96,7 +101,7 @@ def graph_pairing(graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
         pairs=pairs,
         pair=value[edge],
         alone=alone,
-        constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
+        constant=per_gain * fixed.gain - per_cost * float(np.nan_to_num(fixed.cost)),
         size=graph.groups.round.jobs.workers,
         gpus=graph.capacity,
         required=graph.required,
@@ -127,13 +132,37 @@ class MatchingSearch(StagedSearch):
         return self._heaviest.first, self._heaviest.weight
 
     def maximise(
-        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+        self, per_gain: float = 1.0, per_cost: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
-        """Maximise a weighted gain less a weighted power; see ``StagedSearch``."""
-        pairing = self._pairing_at(per_gain, per_watt)
+        """Maximise a weighted gain less a weighted cost; see ``StagedSearch``."""
+        pairing = self._pairing_at(per_gain, per_cost)
         if self._heaviest is None:
             return self._best(pairing)
         return self._heaviest.best(pairing, self.limits)
+
+    def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
+        """Return the choice of this cost with the largest gain; see ``StagedSearch``."""
+        least = self._cost(cheapest)
+
+        def at(price: float) -> tuple[Maximum, float]:
+            found = self.maximise(1.0, price)
+            is_least = self._cost(found) <= least * (1 + _ROUNDING)
+            return found, self._gain(found) if is_least else -math.inf
+
+        pairing = self._pairing_at(1.0, 0.0)
+        return WeightPrice().maximise(
+            cheapest,
+            self._gain(cheapest),
+            at,
+            scale=pairing.pairs.largest(pairing.pair) * per_cost,
+            in_time=lambda: not self.limits.passed,
+        )
+
+    def _cost(self, found: Maximum) -> float:
+        return score(self.groups_of(found), found.counts).cost
+
+    def _gain(self, found: Maximum) -> float:
+        return score(self.groups_of(found), found.counts).gain
 
     def _best(self, pairing: PairingProblem) -> Maximum:
         limits = self.limits
@@ -159,15 +188,15 @@ class MatchingSearch(StagedSearch):
             return False
         return not (values.grouped and known.sets and known.rules.max_jobs_per_gpu > 2)
 
-    def least_power(self, start: Maximum) -> float:
-        """Return a lower bound on the power of every choice of the largest placed weight.
+    def least_cost(self, start: Maximum) -> float:
+        """Return a lower bound on the cost of every choice of the largest placed weight.
 
         It divides the error of the ratio's bound, so a poor one is replaced by the best.
         """
         pairing = self._pairing_at(0.0, 1.0)
         least = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
         if start.groups is None:
-            least = max(least, super().least_power(start))
-        if least > score(self.groups_of(start), start.counts).power_w / _LOOSE:
+            least = max(least, super().least_cost(start))
+        if least > score(self.groups_of(start), start.counts).cost / _LOOSE:
             return least
         return max(least, -self.maximise(0.0, 1.0).bound)

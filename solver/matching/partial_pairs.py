@@ -9,13 +9,16 @@ import numpy as np
 
 from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.candidates.groups import Groups
+from dovetail.formulations.programs.integer_program import build
 from dovetail.formulations.programs.worker_graph import WorkerGraph
+from dovetail.solver.backends.faster import faster_counts
 from dovetail.solver.matching.gang_search import GangSearch
 from dovetail.solver.matching.lexicographic import WEIGHT_BITS, WeightPrice
 from dovetail.solver.pairing.result import Prices
 from dovetail.solver.stages import PLACED, StagedSearch, solve_in_stages, weight_units
 from dovetail.solver.types import (
     MATCHING,
+    MOST_GROUPS,
     Choice,
     IntegerWeights,
     Limits,
@@ -68,11 +71,11 @@ class _PartialSearch(StagedSearch):
         return found, self._weight
 
     def maximise(
-        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+        self, per_gain: float = 1.0, per_cost: float = 0.0, start: Maximum | None = None
     ) -> Maximum:
         groups = self._groups
         worth = per_gain * groups.gain
-        cost = per_watt * np.nan_to_num(groups.power_w) - per_gain * groups.value
+        cost = per_cost * np.nan_to_num(groups.cost) - per_gain * groups.value
         if start is None:
             return self._searched(worth, cost, self.limits)
         counts, gain = start.counts, self._value(start.counts, worth, cost)
@@ -83,7 +86,7 @@ class _PartialSearch(StagedSearch):
             offset = price * self._demanded
             graph = self._graph(worth + price * self._units, cost)
             limits = self.limits.watched(offset=-offset)
-            if self.values.ratio:
+            if self.values.ratio or self.values.cheapest:
                 limits = limits.unwatched()
             found = GangSearch(graph, limits, counts, gain + offset, scale).run()
             found = replace(found, bound=found.bound - offset + price * self._weight.rounding)
@@ -115,9 +118,16 @@ class _PartialSearch(StagedSearch):
         job[jobs] = found.prices.job
         return replace(found, prices=Prices(found.prices.gpu, job))
 
-    def least_power(self, start: Maximum) -> float:
-        """Return a lower bound on the power of every choice of the largest placed weight."""
-        return max(super().least_power(start), -self.maximise(0.0, 1.0, start).bound)
+    def least_cost(self, start: Maximum) -> float:
+        """Return a lower bound on the cost of every choice of the largest placed weight."""
+        return max(super().least_cost(start), -self.maximise(0.0, 1.0, start).bound)
+
+    def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
+        """Look for a larger gain at this cost; see ``StagedSearch``."""
+        if len(self._groups) > MOST_GROUPS:  # the program would be built for nothing
+            return cheapest
+        counts = faster_counts(build(self._groups), cheapest.counts, per_cost, self.limits)
+        return replace(cheapest, counts=counts)
 
     def _in_time(self) -> bool:
         """Return whether there is time for another graph and its matrices (twice the time)."""

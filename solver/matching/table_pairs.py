@@ -45,28 +45,28 @@ class TablePairs:
     pairs: SplitValues
     apart: Groups
 
-    def pairing(self, per_gain: float = 1.0, per_watt: float = 0.0) -> PairingProblem:
-        """Return the plans as matchings; the value is gain less power, with these factors."""
+    def pairing(self, per_gain: float = 1.0, per_cost: float = 0.0) -> PairingProblem:
+        """Return the plans as matchings; the value is gain less cost, with these factors."""
         tables = self.tables
         pairs = self.pairs
-        if (per_gain, per_watt) != (1.0, 0.0):
-            pairs = pairs.weighed(per_gain, per_watt)
+        if (per_gain, per_cost) != (1.0, 0.0):
+            pairs = pairs.weighed(per_gain, per_cost)
         fixed = score(self.apart, self._held)
         return PairingProblem(
             pairs=WorkloadPairs.of(pairs),
             pair=pairs,
-            alone=self.alone(per_gain, per_watt),
-            constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
+            alone=self.alone(per_gain, per_cost),
+            constant=per_gain * fixed.gain - per_cost * float(np.nan_to_num(fixed.cost)),
             size=tables.size,
             gpus=tables.capacity,
             required=tables.required,
-            taken=partial(self._taken, pairs, per_gain, per_watt),
+            taken=partial(self._taken, pairs, per_gain, per_cost),
         )
 
-    def alone(self, per_gain: float = 1.0, per_watt: float = 0.0) -> Floats:
+    def alone(self, per_gain: float = 1.0, per_cost: float = 0.0) -> Floats:
         """Return the value of each job alone; NaN if that is not allowed or not decided, (n,)."""
         tables = self.tables
-        group, value = self._best_alone(self.apart, per_gain, per_watt)
+        group, value = self._best_alone(self.apart, per_gain, per_cost)
         job = self.apart.job[self.apart.start[group]]
         alone = np.full(len(tables.size), np.nan)
         alone[job] = value
@@ -81,19 +81,19 @@ class TablePairs:
         """How often the groups of running jobs without a decision are taken."""
         return np.where(self.apart.sizes == 1, 0, idle_counts(self.apart))
 
-    def _best_alone(self, groups: Groups, per_gain: float, per_watt: float) -> tuple[Ints, Floats]:
+    def _best_alone(self, groups: Groups, per_gain: float, per_cost: float) -> tuple[Ints, Floats]:
         """Return the best group of each job alone, and its value."""
         group = np.flatnonzero(groups.sizes == 1)
         job, size = groups.job[groups.start[group]], self.tables.size
-        power = np.nan_to_num(groups.power_w[group])
+        cost = np.nan_to_num(groups.cost[group])
         gain = groups.gain[groups.start[group]] + groups.value[group] * size[job]
-        value = per_gain * gain - per_watt * power * size[job]
+        value = per_gain * gain - per_cost * cost * size[job]
         order = np.lexsort((value, job))
         best = order[np.diff(job[order], append=-1) != 0]
         return group[best], value[best]
 
     def _taken(
-        self, values: SplitValues, per_gain: float, per_watt: float, mate: Ints
+        self, values: SplitValues, per_gain: float, per_cost: float, mate: Ints
     ) -> tuple[Ints, Groups]:
         if (self.tables.required & (mate < 0)).any():
             return idle_counts(self.apart), self.apart
@@ -107,7 +107,7 @@ class TablePairs:
         counts = idle_counts(groups)
         counts[decided] = 0
         usable = groups.sizes > 1
-        usable[self._best_alone(groups, per_gain, per_watt)[0]] = True
+        usable[self._best_alone(groups, per_gain, per_cost)[0]] = True
         taken = decided & usable & (mate[start] == last)
         counts[taken] = self.tables.size[start[taken]]
         return counts, groups
@@ -155,7 +155,7 @@ def _values(tables: PairTables) -> SplitValues:
         "allowed": tables.allowed,
         "mirror": tables.mirror,
         "gain": "slowdown" if tables.minimised else "throughput",
-        "power_w": tables.power_w,
+        "cost": tables.cost,
     }
     if tables.ends is not None:
         return SavedTimeSplits(tables.ends, **given)

@@ -76,9 +76,9 @@ class Tables(NamedTuple):
     rate : (k, k, s) float
         The gain of a job of weight 1 there, in doubled units.
     cost : (k, k, s) float
-        Half the cost of the power there, in doubled units; empty if it does not count.
-    slowdown, mirror, minimised, power, per_watt
-        See ``SplitValues``; the watts of one job are counted ``per_watt`` times.
+        Half the cost of a GPU there, in doubled units; empty if it does not count.
+    slowdown, mirror, minimised, gpu_cost, per_cost
+        See ``SplitValues``; the cost of one GPU counts ``per_cost`` times.
     weight, bonus, surplus, most : (m,) float
         See ``SplitValues``; the last three are empty without limits.
     left : (m,) float
@@ -102,8 +102,8 @@ class Tables(NamedTuple):
     slowdown: Floats
     mirror: Ints
     minimised: bool
-    power: Floats
-    per_watt: float
+    gpu_cost: Floats
+    per_cost: float
     weight: Floats
     bonus: Floats
     surplus: Floats
@@ -115,9 +115,9 @@ class Tables(NamedTuple):
     room: float
 
 
-def room_of(weight: Floats, bonus: Floats, per_watt: float, scale: float) -> float:
+def room_of(weight: Floats, bonus: Floats, per_cost: float, scale: float) -> float:
     """Return the room for rounding of values of these parts (see ``Tables``)."""
-    whole = not (weight.any() or per_watt) and (bonus * scale % 1 == 0).all()
+    whole = not (weight.any() or per_cost) and (bonus * scale % 1 == 0).all()
     return _EXACT if whole else _ROOM
 
 
@@ -393,7 +393,7 @@ def worth_at(tables: Tables, i: int, j: int, a: int, b: int, p: int) -> float:
     else:
         worth = tables.weight[j] / its + tables.weight[i] / mine
     if tables.cost.size > 0:
-        worth -= tables.per_watt * tables.power[x, y, p]
+        worth -= tables.per_cost * tables.gpu_cost[x, y, p]
     return float(worth)
 
 

@@ -182,8 +182,8 @@ class SplitValues(PairValues):
     As the ``pair_value`` of ``match_pairs`` the values are rounded while they are computed, which
     takes half the memory and a third of the time of a matrix that is rounded later.
 
-    Beyond those of ``best_splits`` there is the parameter ``power_w``, the watts of a GPU with each
-    pair at each split, (k, k, s), which ``weighed`` may count.
+    Beyond those of ``best_splits`` there is the parameter ``cost``, what a GPU with each pair costs
+    at each split, (k, k, s), which ``weighed`` may count.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SplitValues(PairValues):
         allowed: ArrayLike | None = None,
         mirror: ArrayLike | None = None,
         gain: str = "throughput",
-        power_w: Floats | None = None,
+        cost: Floats | None = None,
     ) -> None:
         table = _table("slowdown", slowdown)
         shape = table.shape
@@ -222,8 +222,8 @@ class SplitValues(PairValues):
         self.shape = n, n
         self._tables = table, upper, _mirror(mirror, shape[2])
         self._minimised = gain == "slowdown"
-        self._power = np.zeros((0, 0, 0)) if power_w is None else power_w
-        self._per_watt = 0.0
+        self._gpu_cost = np.zeros((0, 0, 0)) if cost is None else cost
+        self._per_cost = 0.0
         self._bonus = self._surplus = self._most = self._left = np.zeros(0)
         self._below = 1.0
         self._memory_limit = float(memory_limit)
@@ -240,11 +240,11 @@ class SplitValues(PairValues):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def weighed(self, per_gain: float, per_watt: float) -> SplitValues:
-        """Return the values if gains count by a factor, and each watt of the GPUs costs another."""
+    def weighed(self, per_gain: float, per_cost: float) -> SplitValues:
+        """Return the values if gains and the costs of GPUs count by these factors."""
         workload, gsla, memory, weight, *rest = self._jobs
         changed = {"_jobs": (workload, gsla, memory, per_gain * weight, *rest)}
-        return self._with(**changed, _per_watt=per_watt)
+        return self._with(**changed, _per_cost=per_cost)
 
     def limited(self, bonus: Floats, surplus: Floats, most: Floats) -> SplitValues:
         """Return values with a bonus for both jobs, of the pairs of limited surplus.
@@ -342,7 +342,7 @@ class SplitValues(PairValues):
             mirror, allowed[first], running[first], memory[first], self._memory_limit, able,
         )  # fmt: skip
         per_job = slowdown[there].astype(np.float64)
-        per_watt = self._per_watt * int(size[first[0]])
+        per_cost = self._per_cost * int(size[first[0]])
         bonus, surplus, most = (
             of[ordered] if len(of) else of for of in (self._bonus, self._surplus, self._most)
         )
@@ -351,12 +351,12 @@ class SplitValues(PairValues):
             row=row,
             able=able,
             rate=2 * scale * (-per_job if self._minimised else 1 / per_job),
-            cost=scale * per_watt * self._power[there] if per_watt else np.zeros((0, 0, 0)),
+            cost=scale * per_cost * self._gpu_cost[there] if per_cost else np.zeros((0, 0, 0)),
             slowdown=slowdown,
             mirror=mirror,
             minimised=self._minimised,
-            power=self._power,
-            per_watt=per_watt,
+            gpu_cost=self._gpu_cost,
+            per_cost=per_cost,
             weight=weight[ordered],
             bonus=bonus,
             surplus=surplus,
@@ -365,7 +365,7 @@ class SplitValues(PairValues):
             runs=running[ordered],
             below=self._below,
             scale=scale,
-            room=room_of(weight[jobs], bonus, per_watt, scale),
+            room=room_of(weight[jobs], bonus, per_cost, scale),
         )
         place = np.empty(len(jobs), dtype=np.int64)
         place[order] = np.arange(len(jobs))
@@ -448,10 +448,10 @@ class SplitValues(PairValues):
         mine, theirs = _column(weight[first]), _column(weight[second])
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = -mine * own - theirs * other if self._minimised else mine / own + theirs / other
-        if self._per_watt:
+        if self._per_cost:
             workload, size = self._jobs[0], self._jobs[4]
-            power = self._power[workload[first], workload[second]]
-            worth = worth - self._per_watt * _column(size[first]) * power
+            cost = self._gpu_cost[workload[first], workload[second]]
+            worth = worth - self._per_cost * _column(size[first]) * cost
         return np.asarray(worth)
 
     @property
@@ -463,8 +463,8 @@ class SplitValues(PairValues):
         np.maximum.at(accepted, workload, gsla)
         kinds = np.unique(workload)
         largest = 0.0
-        if self._per_watt:
-            largest = abs(self._per_watt) * float(self._power.max() * self._jobs[4].max())
+        if self._per_cost:
+            largest = abs(self._per_cost) * float(self._gpu_cost.max() * self._jobs[4].max())
         for begin in range(0, len(kinds), _KINDS_AT_ONCE):
             some = kinds[begin : begin + _KINDS_AT_ONCE]
             there, back = np.ix_(some, kinds), np.ix_(kinds, some)
@@ -499,8 +499,8 @@ class SplitValues(PairValues):
             running=running[jobs],
             allowed=np.ascontiguousarray(allowed[jobs].T),
             minimised=self._minimised,
-            power=self._power,
-            per_watt=self._per_watt,
+            gpu_cost=self._gpu_cost,
+            per_cost=self._per_cost,
             bonus=bonus,
             surplus=surplus,
             most=most,

@@ -53,8 +53,8 @@ class TiledJobs(NamedTuple):
     running: Bools
     allowed: Bools
     minimised: bool
-    power: Floats
-    per_watt: float
+    gpu_cost: Floats
+    per_cost: float
     bonus: Floats
     surplus: Floats
     most: Floats
@@ -120,8 +120,8 @@ def fill_rows_of_pairs(
                     gather(jobs, i, start, stop, worth, other, limit)
                 else:
                     look_up(jobs, i, start, stop, worth, limit)
-                if jobs.per_watt != 0.0 and not timed:
-                    pay_power(jobs, i, start, stop, worth)
+                if jobs.per_cost != 0.0 and not timed:
+                    pay_cost(jobs, i, start, stop, worth)
             best[:] = -np.inf
             # Of equal splits the first is taken, from the side of the job with the lower index.
             before = min(max(i - start, 0), width) if exact else 0
@@ -215,12 +215,12 @@ def gather(
 
 
 @kernel
-def pay_power(jobs: TiledJobs, i: int, start: int, stop: int, worth: Floats) -> None:
-    """Subtract the cost of the power of a job with others at each split."""
-    a, per_watt = jobs.workload[i], jobs.per_watt * jobs.size[i]
+def pay_cost(jobs: TiledJobs, i: int, start: int, stop: int, worth: Floats) -> None:
+    """Subtract the cost of the GPUs of a job with others at each split."""
+    a, per_cost = jobs.workload[i], jobs.per_cost * jobs.size[i]
     for c in range(stop - start):
         for p in range(worth.shape[0]):
-            worth[p, c] -= per_watt * jobs.power[a, jobs.workload[start + c], p]
+            worth[p, c] -= per_cost * jobs.gpu_cost[a, jobs.workload[start + c], p]
 
 
 @kernel

@@ -44,7 +44,7 @@ def test_every_choice_is_feasible_at_its_value(
     assert formulation.gain @ x == pytest.approx(reached.gain, rel=1e-12, abs=1e-12)
     assert formulation.weight @ x == pytest.approx(reached.weight)
     if groups.values.ratio:
-        assert formulation.power_w @ x == pytest.approx(reached.power_w)
+        assert formulation.cost @ x == pytest.approx(reached.cost)
     assert (formulation.counts(x) == counts).all()
     most = ceiling(groups)
     assert reached.weight <= most.weight + 1e-9

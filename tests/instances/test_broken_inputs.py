@@ -350,7 +350,7 @@ PLAN = [
         "objective.name",
         "speed",
         "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct', 'energy', "
-        "'completion' or 'python:MODULE.CLASS', "
+        "'completion', 'fewest' or 'python:MODULE.CLASS', "
         "got 'speed'",
     ),
     ("assignments.0.gpus", [], "assignments[0].gpus: must have 1 or more items, got 0"),

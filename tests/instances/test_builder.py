@@ -24,11 +24,14 @@ def rebuilt(instance: Instance) -> Instance:
     rules = {key: value for key, value in data["cluster"].items() if key != "nodes"}
     made = Instance.build(instance.name, **rules)
     for node in instance.cluster.nodes:
-        (kind,) = {(g.model, g.memory_mib, g.sms, g.max_jobs) for g in node.devices}
-        model, memory_mib, sms, max_jobs = kind
+        (kind,) = {
+            (g.model, g.memory_mib, g.sms, g.max_jobs, g.cost_per_hour) for g in node.devices
+        }
+        model, memory_mib, sms, max_jobs, cost = kind
         gpus = node.gpu_count or [gpu.id for gpu in node.devices]
         host = node.host and node.host.to_data()
-        more = {"sms": sms, "max_jobs": max_jobs, "rack": node.rack, "host": host}
+        more = {"sms": sms, "max_jobs": max_jobs, "cost_per_hour": cost}
+        more |= {"rack": node.rack, "host": host}
         made.add_node(node.id, gpus, model, memory_mib, **more)
     for name, workload in data["workloads"].items():
         made.add_workload(name, **workload)
@@ -120,6 +123,15 @@ WRONG = [
     (lambda m: m.add_node("m", ["n-1"], "T4", 1), "GPU ids must differ, got 'n-1' twice"),
     (lambda m: m.add_node("m", ["g", "g"], "T4", 1), "GPU ids must differ, got 'g' twice"),
     (lambda m: m.add_node("m", 1, "A100", 1, max_jobs=1), "must be the same on all GPUs of model"),
+    (
+        lambda m: m.add_node("m", 1, "T4", 1, cost_per_hour=0.5),
+        "nodes[1].gpu.cost_per_hour: must be given for all GPU models or for none: "
+        "model 'A100' has null, 'T4' 0.5",
+    ),
+    (
+        lambda m: m.add_node("m", 1, "T4", 1, cost_per_hour=0),
+        "nodes[1].gpu.cost_per_hour: must be > 0, got 0",
+    ),
     (lambda m: m.add_workload("a", 1), "workloads.a: workload names must differ"),
     (lambda m: m.add_workload("", 1), "workloads.name: must not be empty"),
     (lambda m: m.add_workload("d", -1), "workloads.d.memory_mib: must be >= 0, got -1"),

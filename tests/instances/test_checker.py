@@ -17,7 +17,7 @@ from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.requirements import require_fields
 from tests.data import small
-from tests.oracle import TWO_STAGE, Optimum, optimum
+from tests.oracle import MINIMISED, TWO_STAGE, Optimum, optimum
 from tests.strategies import Shape, random_instance
 
 Data = dict[str, Any]
@@ -1115,7 +1115,7 @@ def test_a_change_to_an_optimal_plan_is_found_out(name: ObjectiveName) -> None:
 def rank(found: CheckReport | Optimum, name: ObjectiveName, slack: float = 0.0) -> list[float]:
     """Return the key by which plans are compared; more is better."""
     assert found.value is not None
-    sign = -1 if name in ("slowdown", "sensitivity") else 1
+    sign = -1 if name in MINIMISED else 1
     first = [round(found.placed_weight, 9)] if name in TWO_STAGE else []
     return [*first, sign * found.value + slack]
 

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.instances import library
 from dovetail.instances.errors import InputError
-from tests.oracle import optimum
+from tests.oracle import TWO_STAGE, optimum
 
 CLAIMS = [
     pytest.param(name, objective, id=f"{name}-{objective}")
@@ -51,7 +51,7 @@ def test_enumeration_confirms_the_optimum(name, objective):
 def test_two_stage_objectives_claim_the_placed_weight():
     for entry in library.manifest().values():
         for objective, claim in entry.optimum.items():
-            two_stages = objective in ("slowdown", "sensitivity", "energy")
+            two_stages = objective in TWO_STAGE
             assert (claim.placed_weight is not None) == two_stages
 
 

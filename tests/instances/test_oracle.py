@@ -16,7 +16,7 @@ from dovetail.instances.instance import Instance, Job
 from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
 from tests.data import solved_vectors
-from tests.oracle import TWO_STAGE, optimum
+from tests.oracle import MINIMISED, TWO_STAGE, optimum
 from tests.strategies import Shape, instances, random_instance
 
 
@@ -79,7 +79,7 @@ def ranked(report: CheckReport) -> tuple[float, float]:
 
 def rank(weight: float, value: float, objective: ObjectiveName) -> tuple[float, float]:
     """The key by which plans are compared; more is better."""
-    sign = -1 if objective in ("slowdown", "sensitivity") else 1
+    sign = -1 if objective in MINIMISED else 1
     return (round(weight, 9) if objective in TWO_STAGE else 0.0, sign * value)
 
 

@@ -32,7 +32,7 @@ from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 from dovetail.solver.verification import verify
-from tests.oracle import TWO_STAGE, Optimum, OwnGain, judged, optimum
+from tests.oracle import MINIMISED, TWO_STAGE, Optimum, OwnGain, judged, optimum
 from tests.strategies import Shape, random_instance, with_assumed
 
 _ALL = Shape(jobs=4, gpus=3, gains=True, hosts=True, drained=True, unready=True)
@@ -103,7 +103,9 @@ def case_of(seed: int) -> Case:
     draw = Random(f"exact {seed}")
     wide, widest = draw.random() < 0.2, draw.random() < 0.1
     shape = replace(draw.choice(SHAPES), wide=wide, widest=widest)
-    objective, own = draw.choice(OBJECTIVES), None
+    objective, own = draw.choice(OBJECTIVES[:-1]), None
+    if seed % 7 == 5:  # the other seeds keep the objective that they had before this one
+        objective = OBJECTIVES[-1]
     if objective == "energy":
         shape = replace(shape, power=True)
     if draw.random() < 0.15:
@@ -171,7 +173,7 @@ def _started(plan: Plan, instance: Instance) -> Plan:
 
 
 def _wrong_claims(case: Case, result: Result, best: Optimum, count: Counter[str]) -> Iterator[str]:
-    sign = -1 if case.objective in ("slowdown", "sensitivity") else 1
+    sign = -1 if case.objective in MINIMISED else 1
     claim = result.plan.objective
     assert claim is not None
     if case.objective in TWO_STAGE:

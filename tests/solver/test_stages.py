@@ -130,7 +130,7 @@ class Idle(StagedSearch):
     def heaviest(self):
         return self.maximise(), weight_units(self.groups)
 
-    def maximise(self, per_gain=1.0, per_watt=0.0, start=None):
+    def maximise(self, per_gain=1.0, per_cost=0.0, start=None):
         counts = idle_counts(self.groups)
         return Maximum(counts=counts, bound=1e9, stopped="time_limit", proof=self.proof)
 

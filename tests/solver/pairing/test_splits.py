@@ -185,7 +185,7 @@ def test_a_class_without_a_matrix_gives_the_same_optimum(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     given = arguments(seed, n=40)
     power = rng.random(given["slowdown"].shape)
-    values = SplitValues(**given, power_w=power + power.transpose(1, 0, 2)[:, :, MIRROR])
+    values = SplitValues(**given, cost=power + power.transpose(1, 0, 2)[:, :, MIRROR])
     if seed % 2:
         values = values.weighed(1.0, 0.2)
     if seed % 3:
