@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ def text_frame(
     separator: str = ",",
     quoted: bool = True,
     free: str | None = None,
+    names: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Return a table with a header as texts; empty cells are empty texts.
 
@@ -44,6 +46,8 @@ def text_frame(
         Whether quotes have a meaning.
     free : str, optional
         The column whose cells may hold the separator, if it is not quoted.
+    names : sequence of str, optional
+        The header of a table that may have none.
 
     Raises
     ------
@@ -56,6 +60,9 @@ def text_frame(
     rows = _rows(path, separator, quoted, source)
     line, first = next(rows, (1, []))
     header = [name.strip() for name in first]
+    if names is not None and header != list(names):
+        rows = chain([(line, first)] if first else [], rows)
+        header = list(names)
     _require_header(header, required, line, source)
     wanted = [
         at

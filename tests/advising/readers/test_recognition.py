@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dovetail.advising.reader import readers
-from tests.advising.readers import test_kubernetes, test_prometheus, test_sacct, test_series
+from tests.advising.readers import (
+    test_alibaba,
+    test_kubernetes,
+    test_prometheus,
+    test_sacct,
+    test_series,
+)
 
 
 def beginnings(files):
@@ -18,6 +24,7 @@ def beginnings(files):
 
 SAMPLES = {
     "table": {"jobs.csv": "job,gpus,gpu_util_mean\na,1,0.5\n"},
+    **{form: beginnings(of_form) for form, of_form in test_alibaba.files().items()},
     "kubernetes": beginnings(test_kubernetes.files()),
     "prometheus": beginnings(test_prometheus.files()),
     "series-csv": beginnings(test_series.files()),
