@@ -87,7 +87,7 @@ def use_of_steps(
     util = _util(most, total, gpus, tasks)
     start_s = moments(frame["Start"], source)
     end_s = np.fmax(ends(frame, start_s, source), start_s + _SHORTEST_S)
-    steps = _Steps(job_of, np.nan_to_num(start_s, nan=-np.inf), end_s, gpus, gpus_of_jobs)
+    steps = _StepTimes(job_of, np.nan_to_num(start_s, nan=-np.inf), end_s, gpus, gpus_of_jobs)
     summed[job_of[np.isnan(memory_mib) & ~np.isnan(most.gpumem)]] = True
     memory_max_mib = np.where(summed, np.nan, steps.most_at_once(memory_mib))
     return StepUse(memory_max_mib, np.minimum(steps.most_at_once(util), 1.0), summed)
@@ -142,7 +142,7 @@ def _util(
     return np.minimum(np.where(np.isnan(percent), most.gpuutil, percent / gpus) / 100, 1.0)
 
 
-class _Steps(NamedTuple):
+class _StepTimes(NamedTuple):
     """When steps ran, and on how many GPUs."""
 
     job_of: NDArray[np.int64]

@@ -13,6 +13,7 @@ from dovetail.instances.importers._hostlist import hostnames
 from dovetail.instances.importers._tres import gpus_by_type
 
 NO_GPU: Final = "used no GPU"
+NONE_LISTED: Final = "list no GPU, as none does: AccountingStorageTRES may lack gres/gpu"
 _MIG: Final = re.compile(
     r"^(?P<model>.*?)[_.:-]*(?:\d+c\.)?(?P<slices>[1-7])g\.(?P<gib>\d{1,3})gb(?![a-z0-9])"
 )

@@ -20,6 +20,7 @@ from dovetail.advising.readers._jobstats import PREFIX, JobSummary, Summaries
 from dovetail.advising.readers._sacct_steps import use_of_steps
 from dovetail.advising.readers._slurm import (
     NO_GPU,
+    NONE_LISTED,
     held_gpus,
     nodes_in,
     state_of,
@@ -255,7 +256,7 @@ def _kept(jobs: pd.DataFrame, *, asked: bool) -> tuple[pd.DataFrame, list[Omissi
         "what waiting jobs ask for would be in the column ReqTRES": waits & (not asked),
         "never started": ~waits & np.isnan(start_s),
         "had a part of a GPU by gres/mps or gres/shard, of unknown size": jobs["_in_parts"],
-        NO_GPU: jobs["gpus"].eq(0).to_numpy(),
+        NO_GPU if jobs["gpus"].any() else NONE_LISTED: jobs["gpus"].eq(0).to_numpy(),
         "ended at an unknown time": ended & np.isnan(end_s),
         "ran for no time": ended & ~(end_s > start_s),
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dovetail.advising.reader import readers
 from tests.advising.readers import (
+    slurm_files,
     test_alibaba,
     test_kubernetes,
     test_prometheus,
@@ -34,6 +37,15 @@ SAMPLES = {
         "commas.csv": "User,JobIDRaw,Start,End,AllocTRES\n",
         "columns.txt": "JobID           JobName  Partition    State\n----------",
     },
+    "squeue": {
+        "queue.json": json.dumps(slurm_files.squeue_document(newer=True)),
+        "older.json": json.dumps(slurm_files.squeue_document(newer=False), indent=2),
+        "empty.json": '{"meta": {"Slurm": {}}, "errors": [], "jobs": []}',
+        "queue.txt": slurm_files.QUEUE,
+        "columns.txt": "             JOBID PARTITION     NAME     USER ST       TIME  NODES\n",
+    },
+    "scontrol-jobs": {"jobs.txt": slurm_files.JOBS},
+    "scontrol-nodes": {"nodes.txt": slurm_files.NODES},
 }
 """The beginnings of files by reader and name."""
 
