@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from dovetail.advising.usage import Usage
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.plugins import plugins
-from dovetail.instances.reading.contents import read_bytes
+from dovetail.instances.reading.contents import opened
 
 _START: Final = 65_536
-"""Characters of a file from which readers recognise it."""
+"""Bytes of a file from which readers recognise it."""
 
 
 class Reader(NamedTuple):
@@ -70,7 +70,8 @@ def _reader(path: str, form: str | None) -> Reader:
         if form not in known:
             raise InputError(f"must be one of {', '.join(known)}, got {form!r}", "--form")
         return known[form]
-    start = read_bytes(path)[:_START].decode("utf-8-sig", "replace")
+    with opened(path) as file:
+        start = file.read(_START).decode("utf-8-sig", "replace")
     name = Path(path).name.removesuffix(".gz")
     found = next((each for each in known.values() if each.recognises(name, start)), None)
     if found is None:

@@ -102,7 +102,8 @@ class Usage:
     nodes : pandas.DataFrame
         The nodes with GPUs, with ``NODE_COLUMNS``; empty if the files do not list them.
     profiles : mapping of str to Metrics
-        Profiles of kernels by the job's ``name``.
+        Profiles of kernels by the job's ``name``. A file of kernels has a row whose ``job`` and
+        ``name`` are this name; it is left out where other files have jobs of the name.
     left_out : tuple of Omission
         The records that are not used.
     notes : tuple of str
@@ -184,13 +185,21 @@ def joined(parts: Sequence[Usage]) -> Usage:
     jobs = pd.concat([part.jobs for part in parts], ignore_index=True)
     if jobs["job"].duplicated().any():
         jobs = _one_row_each(jobs)
+    profiles = {name: each for part in parts for name, each in part.profiles.items()}
     return Usage(
-        jobs,
+        _without_profiled(jobs, profiles),
         pd.concat([part.nodes for part in parts], ignore_index=True),
-        MappingProxyType({name: each for part in parts for name, each in part.profiles.items()}),
+        MappingProxyType(profiles),
         tuple(each for part in parts for each in part.left_out),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
+
+
+def _without_profiled(jobs: pd.DataFrame, profiles: Mapping[str, Metrics]) -> pd.DataFrame:
+    """Leave out rows that stand for a profile alone, if other jobs have its name."""
+    alone = jobs["job"].isin(profiles) & jobs["job"].eq(jobs["name"])
+    others = set(jobs["name"][~alone])
+    return jobs[~(alone & jobs["name"].isin(others))].reset_index(drop=True)
 
 
 def _one_row_each(jobs: pd.DataFrame) -> pd.DataFrame:

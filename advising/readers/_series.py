@@ -40,6 +40,7 @@ _GAP: Final = 2.0
 _MOST_MIB: Final = ("memory_mib", "card_mib")
 _ABSENT: Final = Omission(0, "jobs", "used no GPU while they were recorded")
 _IDLE: Final = Omission(0, "GPUs", "were idle and empty while they were recorded")
+_RUNS: Final = ("gpu_util", "sm_active", "dram_active")
 _EMPTY_MIB: Final = 128.0
 """Memory of a GPU without a process, at most: a context of CUDA alone takes more."""
 
@@ -87,18 +88,21 @@ class Samples:
         """Return the number of a GPU, by which samples name it."""
         return self._codes.setdefault(gpu, len(self._codes))
 
-    def add(self, gpus: _Codes, time_s: _Numbers, values: Mapping[str, _Numbers]) -> None:
-        """Add samples: GPU and time of each, and its values by quantity, NaN if missing.
+    def expect(self, samples: int, metrics: int) -> None:
+        """Refuse a file once it has more than ``MOST_NUMBERS``, before they are in memory.
 
         Raises
         ------
         InputError
-            If there are more than ``MOST_NUMBERS``.
+            With the most.
         """
-        self._numbers += len(time_s) * (2 + len(values))
+        self._numbers += samples * (2 + metrics)
         if self._numbers > MOST_NUMBERS:
             rule = f"must have at most {MOST_NUMBERS:,} numbers, got more: split it by jobs"
             raise InputError(rule, "", self._source)
+
+    def add(self, gpus: _Codes, time_s: _Numbers, values: Mapping[str, _Numbers]) -> None:
+        """Add samples: GPU and time of each, and its values by quantity, NaN if missing."""
         self._parts.append((gpus, time_s, values))
 
     def usage(self, notes: Sequence[str] = (), left_out: Sequence[Omission] = ()) -> Usage:
@@ -370,11 +374,12 @@ def _usage(
 
 
 def _is_idle(jobs: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return whether nothing ran on the GPUs and no process had memory there."""
-    if "gpu_util_max" not in jobs or "memory_max_mib" not in jobs:
+    """Return whether no process had memory on the GPUs, and nothing ran there."""
+    if "memory_max_mib" not in jobs:
         return np.zeros(len(jobs), dtype=np.bool_)
-    ran = jobs["gpu_util_max"].to_numpy()
-    return np.asarray((ran == 0) & (jobs["memory_max_mib"].to_numpy() <= _EMPTY_MIB))
+    empty = jobs["memory_max_mib"].to_numpy() <= _EMPTY_MIB
+    ran = [jobs[f"{name}_max"].to_numpy() > 0 for name in _RUNS if f"{name}_max" in jobs]
+    return np.asarray(empty & ~np.any([np.zeros(len(jobs), np.bool_), *ran], axis=0))
 
 
 def _columns_of(name: str, figures: _TimeFigures) -> dict[str, _Numbers]:

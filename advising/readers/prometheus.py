@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advising.reader import Reader
+from dovetail.advising.readers._long_form import stem_of
 from dovetail.advising.readers._metrics import (
     FRACTIONS,
     GpuMetric,
@@ -212,7 +213,7 @@ def _with_metrics(
     groups: dict[str, list[_LabelledSeries]] = {}
     for one in series:
         groups.setdefault(one.labels.get("__name__", ""), []).append(one)
-    metrics = {name: metric_of(name) if name else metric_in(_stem(path)) for name in groups}
+    metrics = {name: metric_of(name) if name else metric_in(stem_of(path)) for name in groups}
     tells = {metric.quantity for metric in metrics.values() if metric}
     if groups and tells.isdisjoint((*FRACTIONS, "memory_mib")):
         names = listed([name or "(without a name)" for name in groups], 8)
@@ -222,7 +223,7 @@ def _with_metrics(
     for name, metric in metrics.items():
         if metric and metric.quantity not in done:
             done.add(metric.quantity)
-            yield from _scaled(groups[name], name or _stem(path), metric)
+            yield from _scaled(groups[name], name or stem_of(path), metric)
 
 
 def _scaled(
@@ -244,10 +245,6 @@ def _written(labels: _Labels) -> str:
     """Return labels as Prometheus writes them, without the name of the metric."""
     given = (f"{name}={json.dumps(text)}" for name, text in labels.items() if name != "__name__")
     return f"{{{','.join(given)}}}"
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").rpartition(".")[0] or path.name
 
 
 def _gpu(labels: _Labels, exported: bool) -> SampledGpu:

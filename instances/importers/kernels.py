@@ -74,11 +74,14 @@ class FoundKernels(NamedTuple):
         The GPU, if the file describes it.
     profiler : str
         Which profiler wrote the file.
+    gpu_model : str or None
+        The name of the GPU, if the file has it.
     """
 
     kernels: KernelRecords
     gpu: KernelGpu | None
     profiler: str
+    gpu_model: str | None = None
 
 
 def read_kernels(path: FilePath, device: int | None = None) -> FoundKernels:
@@ -201,9 +204,10 @@ def _of_sqlite(path: FilePath, device: int | None) -> FoundKernels:
             )
             kernels = _records(rows)
             gpu = _gpu_of_export(connection) if _GPUS in tables else None
+            model = _model_of_export(connection) if _GPUS in tables else None
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise InputError(f"must be an export of Nsight Systems: {error}") from None
-    return FoundKernels(kernels, gpu, NSIGHT)
+    return FoundKernels(kernels, gpu, NSIGHT, model)
 
 
 def _devices(connection: sqlite3.Connection) -> list[object]:
@@ -220,6 +224,15 @@ def _gpu_of_export(connection: sqlite3.Connection) -> KernelGpu | None:
     except sqlite3.OperationalError:  # older exports have fewer columns
         return None
     return _gpu(*rows[0]) if len(rows) == 1 else None
+
+
+def _model_of_export(connection: sqlite3.Connection) -> str | None:
+    """Return the name of the GPUs of an export, if it is one."""
+    try:
+        rows = connection.execute(f"SELECT DISTINCT name FROM {_GPUS} LIMIT 2").fetchall()
+    except sqlite3.OperationalError:
+        return None
+    return str(rows[0][0]) if len(rows) == 1 and rows[0][0] else None
 
 
 # Nsight Systems: the table
@@ -319,7 +332,7 @@ def _of_trace(content: bytes, device: int | None) -> FoundKernels:
     chosen = _chosen(list(dict.fromkeys(number for number, _ in rows)), device)
     kernels = _records(kernel for number, kernel in rows if number == chosen)
     known = trace.get("deviceProperties") if isinstance(trace, dict) else None
-    return FoundKernels(kernels, _gpu_of_trace(known, chosen), TORCH)
+    return FoundKernels(kernels, _gpu_of_trace(known, chosen), TORCH, _model_in(known, chosen))
 
 
 def _of_events(events: Iterable[object]) -> Iterator[tuple[object, _Kernel]]:
@@ -375,6 +388,13 @@ def _gpu_of_trace(known: object, device: object) -> KernelGpu | None:
     for one in known if isinstance(known, list) else ():
         if isinstance(one, dict) and one.get("id") == device:
             return _gpu(*(one.get(key) for key in ("numSms", "computeMajor", "computeMinor")))
+    return None
+
+
+def _model_in(known: object, device: object) -> str | None:
+    for one in known if isinstance(known, list) else ():
+        if isinstance(one, dict) and one.get("id") == device and isinstance(one.get("name"), str):
+            return str(one["name"])
     return None
 
 

@@ -31,7 +31,7 @@ def damaged(content, numbers):
     return bytes(data)
 
 
-def read_damaged(tmp_path, form, files, rounds=150):
+def read_damaged(tmp_path, form, files, rounds=60):
     """Read damaged files of a form; only an `InputError` may be raised, and some are refused."""
     numbers = random.Random(form)
     refused = []

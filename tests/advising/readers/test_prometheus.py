@@ -188,9 +188,9 @@ def test_an_instant_query_a_list_of_answers_and_a_metric_in_the_name_of_the_file
 
 def test_blanks_of_dcgm_are_missing(tmp_path):
     row = jobs_of(
-        tmp_path, answer(series("DCGM_FI_DEV_FB_USED", [5, 9223372036854775794], **gpu(0)))
+        tmp_path, answer(series("DCGM_FI_DEV_FB_USED", [500, 9223372036854775794], **gpu(0)))
     ).loc["node1/gpu 0"]
-    assert (row.memory_max_mib, row.samples) == (5, 1)
+    assert (row.memory_max_mib, row.samples) == (500, 1)
 
 
 UTIL = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "pod": "a"}

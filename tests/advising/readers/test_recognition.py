@@ -10,11 +10,14 @@ from dovetail.advising.reader import readers
 from tests.advising.readers import (
     slurm_files,
     test_alibaba,
+    test_dmon,
     test_kubernetes,
+    test_nvidia_smi,
     test_prometheus,
     test_sacct,
     test_series,
 )
+from tests.instances.profiler_files import TABLE, chrome_trace
 
 
 def beginnings(files):
@@ -29,6 +32,14 @@ SAMPLES = {
     "table": {"jobs.csv": "job,gpus,gpu_util_mean\na,1,0.5\n"},
     **{form: beginnings(of_form) for form, of_form in test_alibaba.files().items()},
     "kubernetes": beginnings(test_kubernetes.files()),
+    **{form: beginnings(test_dmon.files(form)) for form in test_dmon.FILES},
+    "kernels": {
+        "table.csv": TABLE,
+        "trace.json": json.dumps(chrome_trace()),
+        "export.sqlite": "SQLite format 3\0",
+        "run.nsys-rep": "\0",
+    },
+    "nvidia-smi": beginnings(test_nvidia_smi.files()),
     "prometheus": beginnings(test_prometheus.files()),
     "series-csv": beginnings(test_series.files()),
     "sacct": {
