@@ -152,6 +152,11 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "id": "Name of the job, unique.",
         "workload": "A key of `workloads`.",
         "workers": "Processes of the gang, one GPU each, started together or not at all.",
+        "workers_per_node": "The number of its workers on each node that it uses, as with Slurm's "
+        "`--ntasks-per-node` or `mpirun -N`. Must divide `workers`. Absent: any numbers.",
+        "workers_together": "The size of groups of its workers; each group is on one node, and "
+        "several may be on the same, as with Kubernetes pods of several GPUs or bundles of Ray. "
+        "Must divide `workers`; not with `workers_per_node`.",
         "gsla": "The largest job slowdown that the owner accepts. Absent: any.",
         "weight": "How much the job counts. A gang counts once, however many workers it has.",
         "arrival_s": "Time of arrival: the queue's order for `greedy`, `exclusive` and `random`. "
@@ -393,6 +398,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "cwd": "Working directory.",
         "workload": "Predictors treat jobs of one owner and one workload as alike.",
         "workers": "Processes, one device each.",
+        "workers_per_node": "How many of them are on each node that it uses.",
+        "workers_together": "The size of groups of them, each on one node.",
         "priority": "`batch` or `latency`.",
         "nice": "Priority among its owner's jobs: lower values start first.",
         "gsla": "The largest slowdown that its owner accepts.",

@@ -6,7 +6,7 @@ The state that policies see becomes records: the round an instance, and starts a
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
@@ -190,6 +190,8 @@ def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> 
         id=job.id,
         workload=state.names[job.workload],
         workers=len(held) if running else job.workers,
+        workers_per_node=job.together if job.one_each and not running else None,
+        workers_together=None if job.one_each or running else job.together,
         gsla=None if math.isinf(job.gsla) else job.gsla,
         weight=job.weight,
         arrival_s=max(0.0, job.arrival_s),
@@ -412,6 +414,12 @@ def malformed(state: State, start: Start) -> Iterator[str]:
         yield f"starts {job.id!r}, which is {job.phase}"
     if len(set(gpus)) != job.workers or len(gpus) != job.workers:
         yield f"gives {job.id!r} {len(set(gpus))} GPUs for {job.workers} workers"
+    on = Counter(state.machines.node[gpu] for gpu in gpus if 0 <= gpu < len(state.machines))
+    apart = [number for number in on.values() if number % job.together]
+    apart += [number for number in on.values() if job.one_each and number != job.together]
+    if apart:
+        rule = "" if job.one_each else "a multiple of "
+        yield f"gives {job.id!r} {apart[0]} GPUs of a node, not {rule}{job.together}"
     if start.shares is not None and len(start.shares) != job.workers:
         yield f"gives {job.id!r} {len(start.shares)} shares"
     if not 0 <= start.mode < len(state.modes[job.workload]):

@@ -239,6 +239,10 @@ class Jobs:
         Index into the workloads of the round.
     workers : (n,) int
         Number of GPUs that each needs, all at the same time.
+    together : (n,) int
+        Number of workers that must be on one node together, a divisor of ``workers``; 1 if none.
+    one_each : (n,) bool
+        Whether no node may have more than one such group of workers (``workers_per_node``).
     weight, gsla, remaining_s, arrival_s : (n,) float
         As in an instance; ``gsla`` is inf and ``remaining_s`` NaN if there is none.
     latency, running : (n,) bool
@@ -254,6 +258,8 @@ class Jobs:
     ids: Sequence[str]
     workload: Ints
     workers: Ints
+    together: Ints
+    one_each: Bools
     weight: Floats
     gsla: Floats
     remaining_s: Floats
@@ -274,6 +280,8 @@ class Jobs:
             ids=[job.id for job in jobs],
             workload=np.array([number[job.workload] for job in jobs], dtype=np.int64),
             workers=np.array([job.workers for job in jobs], dtype=np.int64),
+            together=np.array([job.together for job in jobs], dtype=np.int64),
+            one_each=np.array([job.workers_per_node is not None for job in jobs], dtype=bool),
             weight=np.array([job.weight for job in jobs], dtype=np.float64),
             gsla=np.array([np.inf if j.gsla is None else j.gsla for j in jobs], dtype=np.float64),
             remaining_s=np.array([job.remaining_s for job in jobs], dtype=np.float64),
@@ -370,6 +378,12 @@ class Round:
         """The hosts, or None if none can fall short."""
         found = None if self.on_hosts is None else RoundHosts(self, self.on_hosts)
         return found if found is not None and found.tight.any() else None
+
+    @cached_property
+    def on_nodes(self) -> Bools:
+        """Which waiting gangs have a rule on how many workers a node has, (n,)."""
+        jobs = self.jobs
+        return ~jobs.running & (jobs.workers > 1) & ((jobs.together > 1) | jobs.one_each)
 
     @cached_property
     def gangs_wait(self) -> bool:
@@ -482,6 +496,15 @@ class Round:
         )
 
     @cached_property
+    def gpus_by_node(self) -> Ints:
+        """How many GPUs each class has on each node, (classes, nodes)."""
+        node = np.array(self.machines.node, dtype=np.int64)
+        found = np.zeros((len(self.classes), len(self.machines.node_ids)), dtype=np.int64)
+        for k, gpus in enumerate(self.classes.gpus):
+            np.add.at(found[k], node[list(gpus)], 1)
+        return found
+
+    @cached_property
     def gpu_types(self) -> set[tuple[str, float]]:
         """The models and memories of the GPUs."""
         of, memory = self.classes.model.tolist(), self.classes.memory_mib.tolist()
@@ -491,7 +514,8 @@ class Round:
     def interchangeable(self) -> bool:
         """Whether all GPUs without residents are equal for a starting job."""
         lent_s = set(self.classes.until_s[self.classes.residents == 0].tolist())
-        return len(self.gpu_types) <= 1 and len(lent_s) <= 1 and self.hosts is None
+        by_node = self.hosts is not None or bool(self.on_nodes.any())
+        return len(self.gpu_types) <= 1 and len(lent_s) <= 1 and not by_node
 
     @cached_property
     def slowdown_now(self) -> Mapping[int, float]:

@@ -40,18 +40,33 @@ def room_mib(memory_mib: Figures) -> Figures:
     return memory_mib + MEMORY_TOLERANCE_MIB
 
 
-def largest_gang(cluster: Cluster, need_mib: float) -> int:
+def largest_gang(
+    cluster: Cluster, need_mib: float, together: int = 1, one_each: bool = False
+) -> int:
     """Return how many workers of a job fit on the GPUs of one model at most, one per GPU.
 
-    ``need_mib`` is the need of one worker without the cluster's ``per_process_mib``.
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster.
+    need_mib : float
+        The need of one worker without the cluster's ``per_process_mib``.
+    together : int
+        How many workers must be on a node together.
+    one_each : bool
+        Whether a node may have only one such group of workers.
     """
     need_mib += cluster.per_process_mib
-    fitting = Counter(
-        gpu.model
-        for node in cluster.nodes
-        for gpu in node.devices
-        if need_mib <= room_mib(gpu.memory_mib - cluster.reserve_mib)
-    )
+    fitting: Counter[str] = Counter()
+    for node in cluster.nodes:
+        gpus = Counter(
+            gpu.model
+            for gpu in node.devices
+            if need_mib <= room_mib(gpu.memory_mib - cluster.reserve_mib)
+        )
+        for model, number in gpus.items():
+            groups = number // together
+            fitting[model] += together * (min(groups, 1) if one_each else groups)
     return max(fitting.values(), default=0)
 
 

@@ -334,18 +334,24 @@ class Job(Record):
 
     elsewhere = MappingProxyType(
         dict.fromkeys(
-            (
-                *("workers_per_node", "gpus_per_node", "tasks_per_node", "ntasks_per_node"),
-                *("procs_per_node", "nproc_per_node", "nodes", "num_nodes", "nnodes"),
-            ),
-            "no rule keeps workers together on a node; if each has a node to itself, describe "
-            "every node as one GPU",
+            ("gpus_per_node", "tasks_per_node", "ntasks_per_node", "procs_per_node"),
+            "give workers_per_node: the workers on each node that the job uses",
+        )
+        | dict.fromkeys(
+            ("nodes", "num_nodes", "nnodes"),
+            "give workers_per_node: workers divided by the number of nodes",
+        )
+        | dict.fromkeys(
+            ("nproc_per_node", "gpus_per_pod", "gpus_per_bundle", "tensor_parallel_size"),
+            "give workers_per_node, or workers_together if several such groups may share a node",
         )
     )
 
     id: Name
     workload: Name
     workers: Count = 1
+    workers_per_node: Count | None = None
+    workers_together: Count | None = None
     gsla: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1)] | None = None
     weight: NonNegative = 1.0
     arrival_s: NonNegative = 0.0
@@ -355,6 +361,11 @@ class Job(Record):
     gpus: tuple[Name, ...] | None = None
     share: tuple[SeatShare | None, ...] | None = None
     sub_batch: Count | None = None
+
+    @model_validator(mode="after")
+    def _whole_groups_on_nodes(self) -> Self:
+        check_node_rule(self.workers, self.workers_per_node, self.workers_together)
+        return self
 
     @model_validator(mode="after")
     def _placed_if_running(self) -> Self:
@@ -373,6 +384,16 @@ class Job(Record):
         return self
 
     @property
+    def together(self) -> int:
+        """How many workers must be on a node together; 1 if each may be on any node."""
+        return self.workers_per_node or self.workers_together or 1
+
+    @property
+    def by_node(self) -> bool:
+        """Whether it has several workers and a rule on how many of them a node has."""
+        return self.workers > 1 and (self.together > 1 or self.workers_per_node is not None)
+
+    @property
     def running(self) -> bool:
         """Whether the job already holds GPUs."""
         return self.state == "running"
@@ -387,6 +408,16 @@ class Job(Record):
         """The job as waiting: without the GPUs that it holds, if any."""
         fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
         return self.model_copy(update=fresh) if self.running else self
+
+
+def check_node_rule(workers: int, per_node: int | None, together: int | None) -> None:
+    """Refuse workers per node that do not divide the workers, or both rules for nodes at once."""
+    if per_node is not None and together is not None:
+        rule = f"must not be given with workers_per_node ({per_node}), got {together}"
+        raise rule_broken("workers_together", rule)
+    for name, size in (("workers_per_node", per_node), ("workers_together", together)):
+        if size is not None and workers % size:
+            raise rule_broken(name, f"must divide workers ({workers}), got {size}")
 
 
 class JobChecks:

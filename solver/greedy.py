@@ -22,6 +22,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints, packed
 from dovetail.formulations.candidates.groups import Groups, best_gains, ceiling, idle_counts, score
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.hosts import HostUse
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.solver.types import Choice, Limits
 
@@ -32,6 +33,9 @@ AT_LEAST = 100
 """Jobs that are processed even if the time is up, so that a plan starts some."""
 
 _NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
+
+_PACES = 20
+"""Paces of its slowest worker that are tried for a gang whose workers stay together on nodes."""
 
 _STEPS_PER_JOB = 500_000
 """Approximate steps of work to examine the groups that a job can form."""
@@ -123,6 +127,8 @@ class _Offer:
     ----------
     job, group : int
         The job and the group.
+    node : int
+        The node of the GPU; -1 for any.
     seat : int
         The occupants before the job, see ``_GpuOccupancy``.
     others : tuple of int
@@ -137,6 +143,7 @@ class _Offer:
 
     job: int
     group: int
+    node: int
     seat: int
     others: tuple[int, ...]
     free: int
@@ -147,8 +154,9 @@ class _Offer:
 class _GpuOccupancy:
     """The jobs on the GPUs so far; GPUs with the same *seat* always have the same group.
 
-    A seat is a class of GPUs and the occupants of one: jobs of one GPU, or gangs at a sub-batch.
-    Seats are numbered, the empty GPUs of each class first.
+    A seat is a class of GPUs and the occupants of one: jobs of one GPU, or gangs at a sub-batch. It
+    is on a certain node if workers of an occupant stay together. Seats are numbered, the empty GPUs
+    of each class first.
     """
 
     def __init__(self, groups: Groups) -> None:
@@ -168,6 +176,8 @@ class _GpuOccupancy:
         self._number = np.zeros(seats, dtype=np.int64)
         self._taken = np.full(seats, -1)
         self._of_gang: dict[int, set[int]] = defaultdict(set)
+        self._moves = _moves_to_node(groups, self._seat, self._before)
+        self._left = compiled.gpus_by_node.copy() if self._moves.any() else None
         held = compiled.classes.residents
         self._number[: len(held)] = np.where(held > 0, 0, compiled.classes.size)
         for group, number in enumerate(idle_counts(groups).tolist()):
@@ -197,6 +207,8 @@ class _GpuOccupancy:
         """Return the group members that the job could be now."""
         positions = self._positions[job]
         able = self._number[self._before[positions]] > 0
+        if self._left is not None:
+            able &= self._on_node(positions) > 0
         if alone:
             able &= self._groups.sizes[self._group[positions]] == 1
         return positions[able]
@@ -204,11 +216,39 @@ class _GpuOccupancy:
     def _offer(self, position: int, change: float) -> _Offer:
         groups, group, seat = self._groups, int(self._group[position]), int(self._before[position])
         free = int(self._number[seat])
+        if self._left is not None:
+            free = min(free, int(self._on_node(np.array([position]))[0]))
         if self._hosts is not None:
             free = self._borne(group, seat, free)
         others = tuple(int(groups.job[k]) for k in groups.members(group) if k != position)
         gain = float(groups.gain[position])
-        return _Offer(int(groups.job[position]), group, seat, others, free, gain, change)
+        job, node = int(groups.job[position]), int(groups.node[group])
+        return _Offer(job, group, node, seat, others, free, gain, change)
+
+    def _on_node(self, positions: Ints) -> Ints:
+        """Return how many GPUs of their node each group can still get with this member."""
+        assert self._left is not None
+        groups, group = self._groups, self._group[positions]
+        left = self._left[groups.gpu_class[group], groups.node[group]]
+        return np.where(self._moves[positions], left, len(groups.round.machines))
+
+    def left(self, offer: _Offer) -> tuple[tuple[int, int], int] | None:
+        """Return the class and node of which an offer takes GPUs, and how many are left.
+
+        The result is None if its GPUs are on the node already.
+        """
+        if self._left is None or offer.node < 0 or not self._pooled(offer.seat):
+            return None
+        place = int(self._groups.gpu_class[offer.group]), offer.node
+        return place, int(self._left[place])
+
+    def number(self, seat: int) -> int:
+        """Return the number of GPUs with a seat."""
+        return int(self._number[seat])
+
+    def _pooled(self, seat: int) -> bool:
+        taken = int(self._taken[seat])
+        return taken < 0 or int(self._groups.node[taken]) < 0
 
     def bear(self, offers: Iterable[tuple[_Offer, int]]) -> bool:
         """Return whether the hosts can bear these numbers of offers together."""
@@ -235,6 +275,8 @@ class _GpuOccupancy:
 
     def take(self, offer: _Offer, number: int) -> None:
         """Put the job of the offer on ``number`` of the seat's GPUs."""
+        if (place := self.left(offer)) is not None and self._left is not None:
+            self._left[place[0]] -= number
         self._number[offer.seat] -= number
         if not self._number[offer.seat] and offer.others:
             for job in self._gangs(int(self._taken[offer.seat])):
@@ -312,7 +354,7 @@ class _GpuPick:
         picks = [
             pick
             for offers in self._alternatives(job)
-            if (pick := self._best(offers, workers)) is not None
+            if (pick := self._picked(offers, job, workers)) is not None
         ]
         if not picks:
             return ()
@@ -328,7 +370,7 @@ class _GpuPick:
 
         If gangs share whole, all empty GPUs or all GPUs of one partner.
         """
-        found: dict[tuple[object, ...], dict[int, _Offer]] = defaultdict(dict)
+        found: dict[tuple[object, ...], dict[tuple[int, int], _Offer]] = defaultdict(dict)
         model = self._round.classes.model.tolist()
         alone, one = self._rule == "alone", self._round.jobs.workers[job] == 1
         plain = one and self._rule != "random" and self._round.hosts is None
@@ -336,23 +378,43 @@ class _GpuPick:
         for offer in offers(job, alone):
             variant, gpu_class = self._seats.mode(offer)
             key = (variant, model[gpu_class], offer.others if self._whole else None)
-            known = found[key].get(offer.seat)
+            known = found[key].get((offer.seat, offer.node))
             if known is None or known.gain + known.change < offer.gain + offer.change:
-                found[key][offer.seat] = offer
+                found[key][offer.seat, offer.node] = offer
         return [
             list(by_seat.values())
             for key, by_seat in found.items()
             if not self._whole or self._covers(by_seat, job)
         ]
 
-    def _covers(self, by_seat: Mapping[int, _Offer], job: int) -> bool:
+    def _covers(self, by_seat: Mapping[tuple[int, int], _Offer], job: int) -> bool:
         """Return whether the seats are all those of their gangs and exactly what the job needs."""
         others = {k for offer in by_seat.values() for k in offer.others}
         if not others or self._round.jobs.workers[job] == 1:
             return True
-        number = sum(offer.free for offer in by_seat.values())
-        complete = self._seats.all_with(others) == set(by_seat)
+        seats = {seat for seat, _ in by_seat}
+        number = sum(map(self._seats.number, seats))
+        complete = self._seats.all_with(others) == seats
         return complete and number == self._round.jobs.workers[job]
+
+    def _picked(
+        self, offers: Sequence[_Offer], job: int, workers: int
+    ) -> tuple[float, list[tuple[_Offer, int]]] | None:
+        """Return the best GPUs for a job among the offers and their worth."""
+        if not self._round.on_nodes[job]:
+            return self._best(offers, workers)
+        worth = {
+            id(o): self._chance.random() if self._rule == "random" else o.change for o in offers
+        }
+        paces = sorted({offer.gain for offer in offers}, reverse=True)
+        found = []
+        for pace in paces[:: max(1, len(paces) // _PACES)]:
+            fast = [offer for offer in offers if offer.gain >= pace]
+            taken = _WholeNodes(self._seats, self._round, fast, worth).taken(job, workers)
+            if taken:
+                slowest = min(offer.gain for offer, _ in taken)
+                found.append((slowest + sum(worth[id(o)] * n for o, n in taken), taken))
+        return max(found, key=lambda pick: pick[0], default=None)
 
     def _best(
         self, offers: Sequence[_Offer], workers: int
@@ -382,6 +444,96 @@ class _GpuPick:
         return best_worth, [(ranked[k], best.count(k)) for k in sorted(set(best))]
 
 
+class _WholeNodes:
+    """Takes GPUs for whole groups of workers on nodes, each time on the node that is best then.
+
+    Parameters
+    ----------
+    seats : _GpuOccupancy
+        The GPUs so far.
+    compiled : Round
+        The round.
+    offers : sequence of _Offer
+        The offers to choose from.
+    worth : mapping
+        What each offer adds, by identity.
+    """
+
+    def __init__(
+        self,
+        seats: _GpuOccupancy,
+        compiled: Round,
+        offers: Sequence[_Offer],
+        worth: Mapping[int, float],
+    ) -> None:
+        self._jobs = compiled.jobs
+        self._worth = worth
+        self._place = {id(offer): seats.left(offer) for offer in offers}
+        self._left = dict(filter(None, self._place.values()))
+        self._number = {
+            offer.seat: offer.free if self._place[id(offer)] is None else seats.number(offer.seat)
+            for offer in offers
+        }
+        self._on: dict[int, list[_Offer]] = defaultdict(list)
+        for offer in sorted(offers, key=lambda o: -worth[id(o)]):
+            self._on[offer.node].append(offer)
+
+    def taken(self, job: int, workers: int) -> list[tuple[_Offer, int]]:
+        """Return the offers for all workers of a job with the number of GPUs, or nothing."""
+        together, one_each = int(self._jobs.together[job]), bool(self._jobs.one_each[job])
+        found: dict[int, tuple[_Offer, int]] = {}
+        heap = [(self._cost(node, together), node) for node in self._on]
+        heapq.heapify(heap)
+        for _ in range(workers // together):
+            # What a node costs only rises as its GPUs, or those of a shared seat, are taken.
+            while heap and (now := self._cost(heap[0][1], together)) != heap[0][0]:
+                heapq.heapreplace(heap, (now, heap[0][1]))
+            if not heap or heap[0][0] == math.inf:
+                return []
+            for offer, number in self._chosen(heap[0][1], together):
+                self._change(offer, -number)
+                found[id(offer)] = offer, number + found.get(id(offer), (offer, 0))[1]
+            if one_each:
+                heapq.heappop(heap)
+        return list(found.values())
+
+    def _cost(self, node: int, together: int) -> float:
+        """Return what the best GPUs of a node for a group of workers cost, inf for none."""
+        chosen = self._chosen(node, together)
+        cost = -sum(self._worth[id(offer)] * number for offer, number in chosen)
+        return cost if chosen else math.inf
+
+    def _chosen(self, node: int, together: int) -> list[tuple[_Offer, int]]:
+        """Return the best offers of a node for a group of workers, nothing if it has too few."""
+        needed, found = together, []
+        for offer in self._on[node]:
+            place = self._place[id(offer)]
+            most = min(needed, self._number[offer.seat])
+            if place is not None:
+                most = min(most, self._left[place[0]])
+            if most:
+                self._change(offer, -most)
+                found.append((offer, most))
+                needed -= most
+            if not needed:
+                break
+        for offer, number in found:
+            self._change(offer, number)
+        return [] if needed else found
+
+    def _change(self, offer: _Offer, number: int) -> None:
+        self._number[offer.seat] += number
+        if (place := self._place[id(offer)]) is not None:
+            self._left[place[0]] += number
+
+
+def _moves_to_node(groups: Groups, seat: Ints, before: Ints) -> Bools:
+    """Return with which members a GPU of any node comes to be on a certain one, (m,)."""
+    node = np.full(1 + int(max(seat.max(initial=0), before.max(initial=0))), -1)
+    node[seat] = groups.node
+    return np.asarray((groups.node[groups.group_of_member] >= 0) & (node[before] < 0))
+
+
 def _positions_by_job(groups: Groups) -> list[Ints]:
     """Return the members that name each job, only the first in each group."""
     key = groups.group_of_member * len(groups.round) + groups.job
@@ -396,15 +548,17 @@ def _numbered(groups: Groups, gang: Bools) -> tuple[Ints, Ints]:
     occupant = np.where(gang, len(groups.round) + groups.variant, groups.job)
     seat, before = np.empty(len(groups), dtype=np.int64), groups.gpu_class[groups.group_of_member]
     number = len(groups.round.classes)
-    sizes = groups.sizes
+    sizes, tied = groups.sizes, groups.round.on_nodes[groups.job]
     for size in range(1, int(sizes.max(initial=0)) + 1):
         own, larger = np.flatnonzero(sizes == size), np.flatnonzero(sizes == size + 1)
         tables = [groups.start[own][:, None] + np.arange(size)]
         member = groups.start[larger][:, None] + np.arange(size + 1)
         tables += [np.delete(member, k, axis=1) for k in range(size + 1)]
-        occupants = occupant[np.concatenate(tables)]
-        gpu_class = groups.gpu_class[np.concatenate([own, *[larger] * (size + 1)])]
-        _, found = np.unique(packed(np.column_stack([gpu_class, occupants])), return_inverse=True)
+        every = np.concatenate(tables)
+        group = np.concatenate([own, *[larger] * (size + 1)])
+        node = np.where(tied[every].any(axis=1), groups.node[group] + 1, 0)
+        columns = [groups.gpu_class[group], node, occupant[every]]
+        _, found = np.unique(packed(np.column_stack(columns)), return_inverse=True)
         seat[own] = number + found[: len(own)]
         before[member.T.ravel()] = number + found[len(own) :]
         number += int(found.max(initial=-1)) + 1

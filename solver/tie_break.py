@@ -48,7 +48,9 @@ def _on_fewest_nodes(choice: Choice, limits: Limits) -> tuple[Groups, Mapping[in
     """Return groups of individual jobs and the group on each GPU, or None without a proof."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     groups = choice.groups
-    large = choice.selected or len(groups) * len(groups.round.machines.node_ids) > MOST_GROUPS
+    anywhere = int((groups.node < 0).sum())
+    places = anywhere * len(groups.round.machines.node_ids) + len(groups) - anywhere
+    large = choice.selected or places > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
         return None
     formulation = build(groups)

@@ -154,6 +154,8 @@ class _Search:
             models = {self.instance.places[gpu].gpu.model for gpu in row.gpus}
             if len(set(row.gpus)) != self.jobs[k].workers or len(models) != 1:
                 return None
+            if not self.keeps_together(self.jobs[k], row.gpus):
+                return None
             if sub_batch not in self.sub_batches(self.jobs[k]):
                 return None
             for gpu, each in zip(row.gpus, row.shares, strict=True):
@@ -585,14 +587,27 @@ class _Search:
         for gpus in combinations(self.held, self.jobs[k].workers):
             models = {self.instance.places[gpu].gpu.model for gpu in gpus}
             kind = gpus if self.spans else tuple(sorted(map(self._kind, gpus), key=repr))
-            if len(models) == 1 and kind not in seen:
+            if len(models) != 1 or not self.keeps_together(self.jobs[k], gpus):
+                continue
+            if kind not in seen:
                 seen.add(kind)
                 yield gpus
+
+    @cached_property
+    def nodes_matter(self) -> bool:
+        return any(job.workers_per_node or job.workers_together for job in self.jobs)
+
+    def keeps_together(self, job: Job, gpus: tuple[str, ...]) -> bool:
+        """Tell whether the workers of a job on these GPUs are together on nodes as it asks."""
+        nodes = [self.instance.places[gpu].node for gpu in gpus]
+        if job.workers_per_node is not None:
+            return {nodes.count(node) for node in nodes} == {job.workers_per_node}
+        return all(nodes.count(node) % (job.workers_together or 1) == 0 for node in nodes)
 
     def _kind(self, gpu: str) -> tuple[object, ...]:
         running = gpu if self.before[gpu] else ""
         place = self.instance.places[gpu]
-        node = place.node if self.has else ""
+        node = place.node if self.has or self.nodes_matter else ""
         return place.gpu.model, place.gpu.memory_mib, node, running, tuple(self.held[gpu])
 
     def _may_finish(self) -> bool:

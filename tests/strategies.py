@@ -40,6 +40,8 @@ class Shape:
     latency: bool = True
     remaining: bool = True
     power: bool = True
+    nodes: bool = False
+    """Gangs whose workers stay together on nodes, and gangs of four."""
     gains: bool = False
     """Jobs that speed each other up among the combinations."""
     hosts: bool = False
@@ -286,12 +288,16 @@ def _jobs(draw: Random, shape: Shape, data: Data) -> list[Data]:
 
 
 def _job(draw: Random, shape: Shape, k: int, names: list[str]) -> Data:
+    sizes = [1, 1, 1, 2, 2, 3, *[4] * shape.nodes]
     job: Data = {
         "id": f"j{k}",
         "workload": draw.choice(names),
-        "workers": draw.choice([1, 1, 1, 2, 2, 3]) if shape.gangs else 1,
+        "workers": draw.choice(sizes) if shape.gangs else 1,
         "weight": _weight(draw, shape),
     }
+    if shape.nodes and job["workers"] > 1 and draw.random() < 0.6:
+        sizes = [n for n in range(1, job["workers"] + 1) if job["workers"] % n == 0]
+        job[draw.choice(["workers_per_node", "workers_together"])] = draw.choice(sizes)
     if shape.remaining:
         job["remaining_s"] = draw.randint(300, 9000)
     if draw.random() < 0.7:

@@ -88,7 +88,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("command", printable(shlex.join(job.command)) or _NOT_SHOWN),
         ("folder", printable(job.cwd)),
         ("workload", job.workload or _NOT_SHOWN),
-        ("workers", str(job.workers)),
+        ("workers", _workers(job)),
         ("priority", job.priority),
         ("nice", str(job.nice or "")),
         ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
@@ -130,6 +130,14 @@ def _isolation(job: JobView) -> Iterator[tuple[str, str]]:
 
 def _time(time_s: float | None) -> str:
     return "" if time_s is None else lasting(time_s)
+
+
+def _workers(job: JobView) -> str:
+    if job.workers_per_node is not None:
+        return f"{job.workers}, {job.workers_per_node} on each node"
+    if job.workers_together is not None:
+        return f"{job.workers}, in groups of {job.workers_together} on one node"
+    return str(job.workers)
 
 
 def _checkpoint(job: JobView) -> str:

@@ -65,6 +65,8 @@ DESCRIBING: Final = (
         "workload; jobs of one workload behave alike (default: one for each command and folder)",
     ),
     option("--workers N", "number of processes, one GPU each", whole(1), "1"),
+    option("--workers-per-node N", "exactly N of them on each node that it uses", whole(1)),
+    option("--workers-together N", "groups of N of them, each group on one node", whole(1)),
     option("--gsla X", "largest slowdown accepted", finite),
     option("--weight W", "how much the job counts", finite, "1"),
     option("--priority CLASS", "batch or latency", default="batch", choices=("batch", "latency")),
@@ -141,6 +143,7 @@ _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
 _MOST_LABEL: Final = 60
 _FIELDS: Final = {
     **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
+    **{name: name for name in ("workers_per_node", "workers_together")},
     **{name: name for name in ("isolation", "nice", "memory_mib", "retries", "output", "error")},
     "estimate": "estimate_s",
     "walltime": "walltime_s",

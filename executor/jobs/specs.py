@@ -37,6 +37,7 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
+from dovetail.instances.instance import check_node_rule
 
 Words = tuple[str, ...] | Mapping[str, str]
 """A command, or an environment."""
@@ -213,6 +214,8 @@ class JobSpec(Record):
         Name of the job in lists.
     workers : int
         Number of ranks, one GPU each, which start together.
+    workers_per_node, workers_together : int, optional
+        How many of its ranks each node has, or a multiple of how many, as in an instance.
     gsla, weight, priority
         As in an instance.
     nice : int
@@ -271,6 +274,8 @@ class JobSpec(Record):
     env: FrozenMapping[Text, Text] = Field({})
     name: Name | None = None
     workers: Count = 1
+    workers_per_node: Count | None = None
+    workers_together: Count | None = None
     gsla: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] | None = None
     weight: Positive = 1.0
     priority: Literal["batch", "latency"] = "batch"
@@ -294,6 +299,16 @@ class JobSpec(Record):
     index: Index | None = None
     place: Index | None = None
     most_running: Count | None = None
+
+    @model_validator(mode="after")
+    def _whole_groups_on_nodes(self) -> Self:
+        check_node_rule(self.workers, self.workers_per_node, self.workers_together)
+        return self
+
+    @property
+    def together(self) -> int:
+        """How many ranks must be on a node together; 1 if each may be on any node."""
+        return self.workers_per_node or self.workers_together or 1
 
     @property
     def key(self) -> WorkloadKey:

@@ -69,6 +69,8 @@ class JobView:
     cwd: str = ""
     workload: str
     workers: int
+    workers_per_node: int | None = None
+    workers_together: int | None = None
     priority: str
     nice: int = 0
     gsla: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
@@ -364,6 +365,8 @@ class SimulatedPool:
                 id=job.id,
                 workload=place[job.workload or ""],
                 workers=job.workers,
+                together=job.together,
+                one_each=job.workers_per_node is not None,
                 work_s=job.duration_s * math.exp(error[k]),
                 arrival_s=job.arrival_s,
                 gsla=math.inf if job.gsla is None else job.gsla,
@@ -390,16 +393,19 @@ class SimulatedPool:
 
     def _refuse_hopeless(self, trace: Trace) -> None:
         workloads, rules = self.state.instance.workloads, self.state.machines.rules
-        fitting = {name: largest_gang(rules, one.memory_mib) for name, one in workloads.items()}
+        largest = cache(partial(largest_gang, rules))
         for k, job in enumerate(trace.jobs):
-            most = fitting.get(job.workload or "")
-            if most is None:
+            workload = workloads.get(job.workload or "")
+            if workload is None:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
+            one_each = job.workers_per_node is not None
+            most = largest(workload.memory_mib, job.together, one_each)
             if job.workers > most:
+                groups = f" in groups of {job.together} on a node" if job.together > 1 else ""
                 rule = (
-                    f"must be <= {most} (GPUs of one model that hold workload {job.workload!r}), "
-                    f"got {job.workers} for job {job.id!r}"
+                    f"must be <= {most} (GPUs of one model{groups} that hold workload "
+                    f"{job.workload!r}), got {job.workers} for job {job.id!r}"
                 )
                 if most:  # No number of nodes helps a workload that no GPU holds.
                     rule += "; take a larger cluster (--nodes) or leave such jobs out "

@@ -156,6 +156,9 @@ class Groups:
         Gain of the job there under the objective; a gang counts its smallest gain over its GPUs.
     value : (n,) float
         Additional value of each GPU with the group.
+    node : (n,) int
+        The node of the GPU; -1 for any. Groups with gangs whose workers stay together on nodes are
+        listed for each node (``nodes``).
     variants : Variants
         The variants that ``variant`` indexes.
     kinds : Kinds
@@ -166,6 +169,8 @@ class Groups:
         the best choice of these groups is a plan, but no bound.
     ceiling : Ceiling, optional
         The bound on all choices if groups are missing.
+    anywhere : bool
+        Whether workers that must stay together on nodes are treated as if they need not.
     """
 
     values: JobValues
@@ -178,10 +183,12 @@ class Groups:
     cost: Floats
     gain: Floats
     value: Floats
+    node: Ints
     variants: Variants
     kinds: Kinds
     complete: bool = True
     ceiling: Ceiling | None = None
+    anywhere: bool = False
 
     def __len__(self) -> int:
         return len(self.gpu_class)
@@ -216,10 +223,18 @@ class Groups:
     @property
     def most(self) -> Ints:
         """The maximum number of times that each group can be taken, (n,)."""
-        most = self.round.classes.size[self.gpu_class]
+        most = self.available
         jobs = np.maximum(self.round.jobs.workers, self.kinds.copies)[self.job]
         np.minimum.at(most, self.group_of_member, jobs // self.times)
         return np.asarray(most)
+
+    @property
+    def available(self) -> Ints:
+        """The number of GPUs that each group can be on, (n,)."""
+        number = self.round.classes.size[self.gpu_class]
+        tied = np.flatnonzero(self.node >= 0)
+        number[tied] = self.round.gpus_by_node[self.gpu_class[tied], self.node[tied]]
+        return np.asarray(number)
 
     def take(self, which: Bools | Ints) -> Groups:
         """Return the groups selected by a mask or by numbers, which may repeat."""
@@ -237,6 +252,7 @@ class Groups:
             cost=self.cost[number],
             gain=self.gain[member],
             value=self.value[number],
+            node=self.node[number],
         )
 
     def chosen(self, counts: Ints) -> tuple[Groups, Ints, Ints]:

@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.formulations.arrays import (
-    Bools,
     Floats,
     Ints,
     across,
@@ -28,6 +27,7 @@ from dovetail.formulations.arrays import (
 from dovetail.formulations.budget import UNLIMITED, Budget, OutOfTimeError, room_bytes
 from dovetail.formulations.candidates.columns import Columns
 from dovetail.formulations.candidates.groups import Ceiling, Groups, Kinds, best_gains
+from dovetail.formulations.candidates.nodes import fitting, on_nodes
 from dovetail.formulations.candidates.paces import paced
 from dovetail.formulations.candidates.rows import (
     ROWS_IN_TIME,
@@ -68,6 +68,7 @@ def candidate_groups(
     budget: Budget = UNLIMITED,
     at_paces: bool = False,
     kinds: Kinds | None = None,
+    anywhere: bool = False,
 ) -> Groups:
     """Return the candidate groups, without those that no best plan needs or that have no room.
 
@@ -82,10 +83,14 @@ def candidate_groups(
         List gangs that share some of their GPUs at only a few paces (``paces``).
     kinds : Kinds, optional
         The kinds of jobs in the groups; by default those of the objective.
+    anywhere : bool
+        Treat workers that must stay together on nodes as if they need not: the best choice is then
+        a bound on all plans.
     """
     kinds = kinds or Kinds.of(values.round, values)
     groups = list_groups(values.round, values, budget.part(_LISTING), at_paces, kinds)
-    return fitting(worthwhile(groups) if values.relative else groups)
+    groups = fitting(worthwhile(groups) if values.relative else groups)
+    return replace(groups, anywhere=True) if anywhere else on_nodes(groups)
 
 
 def list_groups(
@@ -509,6 +514,7 @@ class _Lister(RowRules):
             cost=joined_floats([self.values.cost(part) for part in parts])[order],
             gain=joined_floats([gain for gain, _ in worth])[member],
             value=joined_floats([value for _, value in worth])[order],
+            node=np.full(len(order), -1),
             variants=self.variants,
             kinds=self.kinds,
             complete=self.complete,
@@ -529,45 +535,6 @@ def worthwhile(groups: Groups) -> Groups:
         groups.group_of_member, weights=groups.gain - most[groups.job], minlength=len(groups)
     )
     return groups.take(member + groups.value + most.sum() >= 0)
-
-
-def fitting(groups: Groups) -> Groups:
-    """Drop the groups of gangs that have no room for all their workers.
-
-    Workers that can never run would take memory, and their weights would set the scale by which all
-    weights are rounded. A gang runs at one sub-batch on GPUs of one model and, if gangs share
-    whole, with the same jobs everywhere. The GPUs are counted on which some group allows this;
-    dropping a group may leave too few for another gang, so this repeats until nothing changes.
-    """
-    while groups.round.gangs_wait and not (keep := _has_room(groups)).all():
-        groups = groups.take(keep)
-    return groups
-
-
-def _has_room(groups: Groups) -> Bools:
-    """Return which groups have no gang with too few GPUs, (n,)."""
-    jobs = groups.round.jobs
-    pending_gang = (jobs.workers > 1) & ~jobs.running
-    member = np.flatnonzero(pending_gang[groups.job])
-    group = groups.group_of_member[member]
-    columns = [groups.variant[member], groups.model[member]]
-    if groups.round.machines.rules.gang_sharing == "whole":
-        columns.append(_jobs(groups)[group])
-    _, way = np.unique(packed(np.stack(columns, axis=1)), return_inverse=True)
-    gpu_class = groups.gpu_class[group]
-    _, first = np.unique(packed(np.stack([way, gpu_class], axis=1)), return_index=True)
-    gpus = groups.round.classes.size
-    room = np.bincount(way[first], weights=gpus[gpu_class[first]])
-    lacks = room[way] < jobs.workers[groups.job[member]]
-    return np.asarray(np.bincount(group, weights=lacks, minlength=len(groups)) == 0)
-
-
-def _jobs(groups: Groups) -> Ints:
-    """Return a number for each group, equal exactly if the jobs are the same, (n,)."""
-    place = np.arange(len(groups.job)) - groups.start[groups.group_of_member]
-    jobs = np.zeros((len(groups), int(groups.sizes.max(initial=1))), dtype=np.int64)
-    jobs[groups.group_of_member, place] = groups.job + 1
-    return packed(jobs)
 
 
 def _most_of_running(groups: Groups) -> Floats:

@@ -10,6 +10,8 @@ u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains at mo
 f[m,l]   GPUs on which the mode is at its l-th largest gain or less
 x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
 d[k,l]   placed jobs of kind k that gain less by the l-th difference (``Kinds.less``)
+w[j,n]   groups of workers of gang j on node n, if its workers stay together on nodes; at most 1
+         with ``workers_per_node``
 =======  ===========================================================================
 
 Rows (W = workers of a gang, N = GPUs of a class, m = jobs of the kind in the group):
@@ -23,6 +25,12 @@ Rows (W = workers of a gang, N = GPUs of a class, m = jobs of the kind in the gr
     u[m,l] - u[m,l-1]                       <= 0                           every level l > 0
     z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
     sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
+
+and if workers stay together on nodes (``candidates.nodes``), with T of them in a group of workers
+and N the GPUs that a class has on a node:
+
+    sum of z[g] with j on n - T w[j,n]       = 0                           every such gang and node
+    sum of z[g] of class c on n             <= N                           every class and node
 
 and if a host may fall short (``hosts``), for every resource of its node with N GPUs, with a the
 part that a group adds, and b = 1 for groups that go beyond what is left:
@@ -96,6 +104,7 @@ class RoundProgram:
     _levels: _Levels
     _pairs: _GangPairs
     _later: _Later
+    _together: _Together
 
     @property
     def weight(self) -> Floats:
@@ -114,7 +123,8 @@ class RoundProgram:
         single = np.flatnonzero(~_is_gang(groups))
         of_groups = _sums(groups.group_of_member[single], of_job[groups.job[single]], len(groups))
         of_levels = np.where(self._levels.first, of_job[self._levels.job], 0.0)
-        nothing = np.zeros(len(self._levels) + len(self._pairs) + len(self._later))
+        further = len(self._pairs) + len(self._later) + len(self._together)
+        nothing = np.zeros(len(self._levels) + further)
         return np.concatenate([of_groups, of_levels, nothing])
 
     def counts(self, x: Ints) -> Ints:
@@ -126,7 +136,9 @@ class RoundProgram:
         at_least = self._levels.gpus_at_least(counts)
         shared = self._pairs.shared(counts)
         later = self._later.placed(self.groups.placed(counts))
-        return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared, later])
+        used = (at_least > 0).astype(np.int64)
+        together = self._together.on_nodes(counts)
+        return np.concatenate([counts, used, at_least, shared, later, together])
 
 
 def build(groups: Groups) -> RoundProgram:
@@ -134,20 +146,23 @@ def build(groups: Groups) -> RoundProgram:
     levels = _Levels.of(groups)
     pairs = _GangPairs.of(groups)
     later = _Later.of(groups.kinds)
+    together = _Together.of(groups)
     first_later = len(groups) + 2 * len(levels) + len(pairs)
-    size = first_later + len(later)
+    size = first_later + len(later) + len(together)
     rows = RowBuilder(size)
     _add_class_rows(rows, groups)
     _add_single_rows(rows, groups, later, first_later)
     _add_host_rows(rows, groups)
     levels.add_rows(rows, groups)
     pairs.add_rows(rows, first_column=len(groups) + 2 * len(levels))
+    together.add_rows(rows, groups, first_column=first_later + len(later))
     fixed = levels.fixed()
     ones = np.ones(len(pairs))
-    upper = [groups.most, np.ones(len(levels)), levels.workers, ones, later.jobs]
+    upper = [groups.most, np.ones(len(levels)), levels.workers, ones, later.jobs, together.most]
     lower = [np.zeros(len(groups)), fixed, np.zeros(size - len(groups) - len(levels))]
     zeros = np.zeros(len(levels) + len(pairs))
-    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros, -later.less])
+    none = np.zeros(len(together))
+    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros, -later.less, none])
     cost = np.concatenate([np.nan_to_num(groups.cost), np.zeros(size - len(groups))])
     program = IntegerProgram(
         *rows.arrays(),
@@ -155,7 +170,8 @@ def build(groups: Groups) -> RoundProgram:
         np.concatenate(upper).astype(np.int64),
         gain,
     )
-    return RoundProgram(program, gain, cost, groups.values.weight, groups, levels, pairs, later)
+    parts = (levels, pairs, later, together)
+    return RoundProgram(program, gain, cost, groups.values.weight, groups, *parts)
 
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
@@ -396,6 +412,65 @@ class _Later:
         return np.bincount(self.of_job[jobs & (self.of_job >= 0)], minlength=len(self))
 
 
+@dataclass(frozen=True)
+class _Together:
+    """The gangs whose workers stay together, on each node of their groups.
+
+    Attributes
+    ----------
+    group_of_member, place : (k,) int
+        For every member that is such a gang: its group, and the gang's place on the group's node.
+    workers, most : (n,) int
+        The workers of each place that are together, and the most such groups of workers there.
+    """
+
+    group_of_member: Ints
+    place: Ints
+    workers: Ints
+    most: Ints
+
+    @classmethod
+    def of(cls, groups: Groups) -> Self:
+        jobs, group = groups.round.jobs, groups.group_of_member
+        member = np.flatnonzero(groups.round.on_nodes[groups.job] & (groups.node[group] >= 0))
+        nodes = max(1, len(groups.round.machines.node_ids))
+        key, place = np.unique(
+            groups.job[member] * nodes + groups.node[group[member]], return_inverse=True
+        )
+        job = key // nodes
+        workers = jobs.together[job]
+        most = np.where(jobs.one_each[job], 1, jobs.workers[job] // workers)
+        return cls(group[member], place, workers, most)
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def on_nodes(self, counts: Ints) -> Ints:
+        """Return w: the groups of workers of each gang on each node, (n,)."""
+        workers = np.zeros(len(self), dtype=np.int64)
+        np.add.at(workers, self.place, counts[self.group_of_member])
+        return np.asarray(workers // self.workers)
+
+    def add_rows(self, rows: RowBuilder, groups: Groups, first_column: int) -> None:
+        """A node has whole groups of workers, on the GPUs that its classes have there."""
+        every, zeros = np.arange(len(self)), np.zeros(len(self))
+        rows.add(
+            [
+                (self.place, self.group_of_member, 1.0),
+                (every, first_column + every, -self.workers.astype(np.float64)),
+            ],
+            zeros,
+            zeros,
+        )
+        tied = np.flatnonzero(groups.node >= 0)
+        available, nodes = groups.round.gpus_by_node, groups.round.gpus_by_node.shape[1]
+        key, row = np.unique(
+            groups.gpu_class[tied] * nodes + groups.node[tied], return_inverse=True
+        )
+        most = available.ravel()[key].astype(np.float64)
+        rows.add([(row, tied, 1.0)], np.full(len(key), -np.inf), most)
+
+
 def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
     """Return every two jobs of every group (the smaller index first), and the group."""
     found: list[tuple[Ints, Ints, Ints]] = []
@@ -485,12 +560,13 @@ class _NodeRows:
         self.program = program
         self.groups = groups
         self.member = np.flatnonzero(_is_gang(groups) & ~_is_running(groups))
-        self.gpus = _gpus_by_node(groups)
+        self.gpus = groups.round.gpus_by_node.astype(np.float64)
         self.nodes = self.gpus.shape[1]
         self.rack = groups.round.machines.rack_of_node
         self.gang, self.gang_of_member = np.unique(groups.job[self.member], return_inverse=True)
         group, node = np.nonzero(self.gpus[groups.gpu_class])
         wanted = np.isin(group, groups.group_of_member[self.member])
+        wanted &= (groups.node[group] < 0) | (groups.node[group] == node)
         self.group, self.node = group[wanted].astype(np.int64), node[wanted].astype(np.int64)
         self.p = program.size + np.arange(len(self.group))
         self.s = program.size + len(self.p) + np.arange(len(self.gang) * self.nodes)
@@ -571,13 +647,3 @@ class _NodeRows:
         cost[self.s] = -per_node
         cost[self.t] = -per_rack
         return cost
-
-
-def _gpus_by_node(groups: Groups) -> Floats:
-    """Return how many GPUs each class has on each node, (classes, nodes)."""
-    machines = groups.round.machines
-    found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
-    for k, gpus in enumerate(groups.round.classes.gpus):
-        for gpu in gpus:
-            found[k, machines.node[gpu]] += 1
-    return found

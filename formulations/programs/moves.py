@@ -29,8 +29,12 @@ class _Process(NamedTuple):
     worth: float
 
 
-_Content = tuple[int, tuple[_Process, ...]]
-"""A class of GPUs, and the processes on one of them."""
+class _Content(NamedTuple):
+    """The processes on a GPU of a class, and its node; -1 if any node will do."""
+
+    gpu_class: int
+    node: int
+    processes: tuple[_Process, ...]
 
 
 def fewest_moves(
@@ -74,13 +78,15 @@ def _most_kept(
     the simplex method solves it exactly. Of GPUs with equal contents the first are taken.
     """
     with_process: dict[tuple[int, _Process], list[int]] = defaultdict(list)
-    for sink, (where, processes) in enumerate(held):
-        for process in set(processes):
-            with_process[where, process].append(sink)
+    nodes = [there.node for there in held]
+    for sink, there in enumerate(held):
+        for process in set(there.processes):
+            with_process[there.gpu_class, process].append(sink)
     ways = [
         (source, sink)
-        for source, (where, processes) in enumerate(wanted)
+        for source, (where, node, processes) in enumerate(wanted)
         for sink in sorted({k for each in processes for k in with_process.get((where, each), ())})
+        if node in (-1, nodes[sink])
     ]
     if not ways:
         return
@@ -97,18 +103,49 @@ def _flows(
     held: Mapping[_Content, Sequence[int]],
 ) -> list[int]:
     """Return the flow on each way from a source to a sink."""
-    asked = [Counter(processes) for _, processes in wanted]
-    running = [Counter(processes) for _, processes in held]
+    asked = [Counter(there.processes) for there in wanted]
+    running = [Counter(there.processes) for there in held]
     kept = [sum(p.worth for p in (asked[a] & running[b]).elements()) for a, b in ways]
     rows = np.add(ways, (0, len(wanted))).T.ravel()
     columns = np.tile(np.arange(len(ways)), 2)
     room = [len(same) for same in (*wanted.values(), *held.values())]
+    sources, sinks = [*wanted], [*held]
+    for where, spare in _spare(wanted, held).items():
+        into = [k for k, way in enumerate(ways) if _passes(way, sources, sinks, where)]
+        rows, columns = np.append(rows, [len(room)] * len(into)), np.append(columns, into)
+        room.append(spare)
     matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(room), len(ways)))
     # The import takes a quarter of a second, and most rounds move nothing.
     from scipy.optimize import LinearConstraint, milp
 
-    found = milp(-np.array(kept), constraints=LinearConstraint(matrix, ub=np.array(room)))
+    whole = np.full(len(ways), int(len(room) > len(wanted) + len(held)))
+    limits = LinearConstraint(matrix, ub=np.array(room))
+    found = milp(-np.array(kept), constraints=limits, integrality=whole)
     return [round(times) for times in np.asarray(found.x, dtype=np.float64).tolist()]
+
+
+def _spare(
+    wanted: Mapping[_Content, Sequence[int]], held: Mapping[_Content, Sequence[int]]
+) -> Mapping[tuple[int, int], int]:
+    """Return, by class and node, how many GPUs may get groups that could be on any node."""
+    asked: Counter[tuple[int, int]] = Counter()
+    there: Counter[tuple[int, int]] = Counter()
+    for content, groups in wanted.items():
+        asked[content.gpu_class, content.node] += len(groups)
+    for content, gpus in held.items():
+        there[content.gpu_class, content.node] += len(gpus)
+    return {place: there[place] - number for place, number in asked.items() if place[1] >= 0}
+
+
+def _passes(
+    way: tuple[int, int],
+    wanted: Sequence[_Content],
+    held: Sequence[_Content],
+    place: tuple[int, int],
+) -> bool:
+    """Return whether a way brings a group that could be on any node to a GPU of a node."""
+    source, sink = wanted[way[0]], held[way[1]]
+    return source.node < 0 and (sink.gpu_class, sink.node) == place
 
 
 class _Mover:
@@ -132,14 +169,15 @@ class _Mover:
         """Return the group on each GPU on which a process stays."""
         wanted: dict[_Content, list[int]] = defaultdict(list)
         for group in np.flatnonzero(self._counts).tolist():
+            where, on = int(self._groups.gpu_class[group]), int(self._groups.node[group])
             content = tuple(map(self._chosen, self._groups.members(group)))
-            wanted[int(self._groups.gpu_class[group]), content] += [group] * self._counts[group]
+            wanted[_Content(where, on, content)] += [group] * self._counts[group]
         held: dict[_Content, list[int]] = defaultdict(list)
+        node, by_node = self._before.machines.node, any(where.node >= 0 for where in wanted)
         for number, gpus in enumerate(self._groups.round.classes.gpus):
             for gpu in gpus:
                 there = tuple(map(self._running, self._before.residents(gpu)))
-                held[number, there].append(gpu)
-        node = self._before.machines.node
+                held[_Content(number, node[gpu] if by_node else -1, there)].append(gpu)
         for alike in held.values():
             on_node = Counter(node[gpu] for gpu in alike)
             alike.sort(key=lambda gpu: -on_node[node[gpu]])

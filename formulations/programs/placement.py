@@ -21,9 +21,9 @@ def place(
 ) -> Mapping[int, int]:
     """Return the group on each GPU in use, with gangs on few nodes (not proven fewest).
 
-    Large gangs choose first. Each fills the nodes that it is already on, then the nodes that have
-    most of the GPUs it still needs, preferring a rack that it is already in, then the nodes with
-    the fewest free GPUs.
+    Groups with a node go there. Then large gangs choose first. Each fills the nodes that it is
+    already on, then the nodes that have most of the GPUs it still needs, preferring a rack that it
+    is already in, then the nodes with the fewest free GPUs.
 
     Parameters
     ----------
@@ -70,6 +70,9 @@ class _Packer:
             self._free[index] = _Free(free, self._machines.node)
 
     def pack(self) -> Mapping[int, int]:
+        for group in self._left:
+            if (node := int(self._groups.node[group])) >= 0:
+                self._take(group, node)
         workers = self._groups.round.jobs.workers
         of_gang: dict[int, list[int]] = defaultdict(list)
         for group in self._left:

@@ -35,6 +35,7 @@ from dovetail.instances.slowdowns.shares import NO_CAP, share_code
 
 RuleName = Literal[
     "gang",
+    "nodes",
     "share",
     "sub_batch",
     "capacity",

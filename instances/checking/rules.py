@@ -44,6 +44,7 @@ def broken_rules(
     for placed in after.placed.values():
         if placed.starting:
             yield from _gang(after, placed)
+            yield from _groups_on_nodes(after, placed)
             yield from _allowed_shares(after.instance.cluster, placed)
             yield from _sub_batch(placed)
     for on_gpu in after.gpus.values():
@@ -71,6 +72,8 @@ def existing_breaches(before: Occupancy) -> Iterator[str]:
             yield str(_broken("entry", f"GPU {on_gpu.name}", rule))
     if cluster.gang_sharing == "whole":
         yield from map(str, _whole(before, among_running=True))
+    for placed in before.placed.values():
+        yield from map(str, _groups_on_nodes(before, placed))
     for name, effect in before.effects.items():
         if _over_gsla(before.placed[name], effect):
             yield str(_gsla_broken(before.placed[name], effect))
@@ -88,6 +91,20 @@ def _gang(after: Occupancy, placed: JobOnGpus) -> Iterator[Violation]:
     if len(models) > 1:
         where = f"job {placed.job.id}"
         yield _broken("gang", where, f"needs GPUs of one model, has {listed(sorted(models))}")
+
+
+def _groups_on_nodes(occupancy: Occupancy, placed: JobOnGpus) -> Iterator[Violation]:
+    """1: on each of its nodes, ``workers_per_node`` workers, or whole ``workers_together``."""
+    job = placed.job
+    on = Counter(occupancy.instance.places[gpu].node for gpu in placed.share)
+    has = listed(f"{number} on {node}" for node, number in on.items())
+    exactly, together = job.workers_per_node, job.workers_together
+    if exactly and any(number != exactly for number in on.values()):
+        rule = f"needs exactly {exactly} workers on each of its nodes, has {has}"
+        yield _broken("nodes", f"job {job.id}", rule)
+    if together and any(number % together for number in on.values()):
+        rule = f"needs a multiple of {together} workers on each of its nodes, has {has}"
+        yield _broken("nodes", f"job {job.id}", rule)
 
 
 def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:

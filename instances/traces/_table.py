@@ -30,7 +30,7 @@ from dovetail.instances.reading.tables import (
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._sheet import Sheet, numbered
 from dovetail.instances.traces.kinds import TraceKind
-from dovetail.instances.traces.trace import JobColumns, Texts, Trace, TraceJob, missing
+from dovetail.instances.traces.trace import NODE_RULES, JobColumns, Texts, Trace, TraceJob, missing
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
     "id": str,
@@ -42,6 +42,7 @@ _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
     "weight": float,
     "priority": str,
     "tenant": str,
+    **dict.fromkeys(NODE_RULES, int),
 }
 COLUMNS: Final = tuple(Column(name, name, kind) for name, kind in _KINDS.items())
 """The columns, in the order in which they are written."""

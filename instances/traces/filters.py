@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.traces._streams import stream
-from dovetail.instances.traces.trace import Trace
+from dovetail.instances.traces.trace import NODE_RULES, Trace
 
 
 def window(trace: Trace, from_s: float, to_s: float) -> Trace:
@@ -86,9 +86,15 @@ def largest(trace: Trace, workers: int) -> Trace:
 
 
 def clipped(trace: Trace, workers: int) -> Trace:
-    """Return the trace with larger gangs cut to ``workers`` GPUs, with unchanged durations."""
+    """Return the trace with larger gangs cut to ``workers`` GPUs, with unchanged durations.
+
+    Their rules for nodes are left out if they do not divide this number.
+    """
     _check_above_0(workers, "largest gang")
-    return trace.altered(workers=np.minimum(workers, trace.columns.workers))
+    cut = np.minimum(workers, trace.columns.workers)
+    given = {name: getattr(trace.columns, name) for name in NODE_RULES}
+    fits = {name: np.where(cut % size == 0, size, np.nan) for name, size in given.items()}
+    return trace.altered(workers=cut, **fits)
 
 
 def tenants(trace: Trace, names: Collection[str]) -> Trace:

@@ -28,6 +28,9 @@ _SEEN: Final = re.compile(f"{SEEN_IN_NAMES}*")
 Texts = NDArray[np.object_]
 """A column of texts; None where there is none."""
 
+NODE_RULES: Final = ("workers_per_node", "workers_together")
+"""The fields with a rule on how many workers a node has."""
+
 _Given = ArrayLike | Sequence[str | None]
 
 
@@ -61,6 +64,9 @@ class TraceJob:
         ``batch`` or ``latency``.
     tenant : str or None
         Its owner: the user, or the virtual cluster.
+    workers_per_node, workers_together : int or None
+        How many of its workers each node has, or a multiple of how many, as in an instance; None
+        for any number.
     """
 
     id: str
@@ -72,6 +78,13 @@ class TraceJob:
     weight: float = 1.0
     priority: Literal["batch", "latency"] = "batch"
     tenant: str | None = None
+    workers_per_node: int | None = None
+    workers_together: int | None = None
+
+    @property
+    def together(self) -> int:
+        """How many workers must be on a node together; 1 if each may be on any node."""
+        return self.workers_per_node or self.workers_together or 1
 
     def broken_rule(self) -> tuple[str, str] | None:
         """Return the field that breaks a rule and the rule; None if all is well."""
@@ -95,6 +108,16 @@ class TraceJob:
             return "weight", f"must be a finite number >= 0, got {self.weight}"
         if self.priority not in PRIORITIES:
             return "priority", f"must be batch or latency, got {shown(self.priority)}"
+        return self._broken_node_rule()
+
+    def _broken_node_rule(self) -> tuple[str, str] | None:
+        for field in NODE_RULES:
+            size = getattr(self, field)
+            if size is not None and (size < 1 or self.workers % size):
+                return field, f"must be >= 1 and divide workers ({self.workers}), got {size}"
+        if self.workers_per_node is not None and self.workers_together is not None:
+            rule = f"must not be given with workers_per_node ({self.workers_per_node})"
+            return "workers_together", f"{rule}, got {self.workers_together}"
         return None
 
 
@@ -110,7 +133,7 @@ class JobColumns:
         Numbers.
     workers : (jobs,) int
         Numbers of GPUs; in columns that are not checked yet also float, so that any number fits.
-    gsla : (jobs,) float
+    gsla, workers_per_node, workers_together : (jobs,) float
         NaN where a job has none.
     """
 
@@ -123,6 +146,8 @@ class JobColumns:
     weight: NDArray[np.float64]
     priority: Texts
     tenant: Texts
+    workers_per_node: NDArray[np.float64]
+    workers_together: NDArray[np.float64]
 
     @classmethod
     def of(
@@ -145,10 +170,11 @@ class JobColumns:
             "weight": np.ones(count),
             "priority": np.full(count, PRIORITIES[0], dtype=object),
             "tenant": np.full(count, None),
+            **{name: np.full(count, math.nan) for name in NODE_RULES},
             **others,
         }
         kinds = dict.fromkeys(("id", "workload", "priority", "tenant"), object)
-        kinds |= dict.fromkeys(("arrival_s", "duration_s", "gsla", "weight"), float)
+        kinds |= dict.fromkeys(("arrival_s", "duration_s", "gsla", "weight", *NODE_RULES), float)
         return cls(
             **{name: np.asarray(column, kinds.get(name)) for name, column in columns.items()}
         )
@@ -165,6 +191,8 @@ class JobColumns:
             math.nan if gsla is None else -math.inf if math.isnan(gsla) else gsla
             for gsla in found["gsla"]
         ]
+        for name in NODE_RULES:
+            found[name] = [math.nan if size is None else size for size in found[name]]
         return cls.of(**found)
 
     def __len__(self) -> int:
@@ -175,6 +203,8 @@ class JobColumns:
         columns = {name: column.tolist() for name, column in vars(self).items()}
         columns["gsla"] = [None if math.isnan(gsla) else gsla for gsla in columns["gsla"]]
         columns["workers"] = list(map(int, columns["workers"]))
+        for name in NODE_RULES:
+            columns[name] = [None if math.isnan(size) else int(size) for size in columns[name]]
         return tuple(map(TraceJob, *columns.values()))
 
     def take(self, rows: Any) -> JobColumns:  # noqa: ANN401 (whatever indexes an array)
@@ -189,8 +219,21 @@ class JobColumns:
         sound = np.ones(len(self), dtype=np.bool_)
         for field in _SOUND if fields is None else fields:
             sound &= _SOUND[field](getattr(self, field))
+        if fields is None or not {"workers", *NODE_RULES}.isdisjoint(fields):
+            sound &= self._keeps_node_rules()
         found: NDArray[np.bool_] = ~sound
         return found
+
+    def _keeps_node_rules(self) -> NDArray[np.bool_]:
+        """Return the rows in which at most one rule for nodes is given, and divides workers."""
+        rules = [getattr(self, name) for name in NODE_RULES]
+        given = ~np.isnan(rules)
+        if not given.any():
+            return np.ones(len(self), dtype=np.bool_)
+        size = np.where(given, rules, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            whole = (size >= 1) & (self.workers % size == 0) & (size == np.floor(size))
+        return np.asarray(whole.all(axis=0) & (given.sum(axis=0) < 2))
 
 
 def _all_named(column: Texts) -> NDArray[np.bool_]:

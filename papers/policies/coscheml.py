@@ -154,8 +154,9 @@ def _used_mib(draft: Draft, gpu: int) -> float:
     return sum([draft.state.needs_mib(job) for job in draft.residents(gpu)])
 
 
-Groups = dict[tuple[int, int, float], list[Job]]
-"""The waiting jobs by (workload, workers, limit), with the first to arrive at the end."""
+Groups = dict[tuple[int, int, int, bool, float], list[Job]]
+"""The waiting jobs by workload, workers, their rule for nodes and limit, the first to arrive at the
+end."""
 
 
 def pair_up(state: State, cost: Cost) -> Decision:
@@ -189,7 +190,8 @@ def waiting_groups(state: State) -> Groups:
     """Return the waiting jobs, grouped with equivalent ones."""
     groups: Groups = defaultdict(list)
     for job in sorted(state.pending.values(), key=lambda job: -job.number):
-        groups[job.workload, job.workers, job.tail_limit].append(job)
+        kind = job.workload, job.workers, job.together, job.one_each, job.tail_limit
+        groups[kind].append(job)
     return groups
 
 

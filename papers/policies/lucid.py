@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.placement import idle_gpus, keeps_groups
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
 
@@ -115,7 +115,7 @@ class _LoneJobs:
         self._draft = draft
         self._scores = sharing_scores(draft.state)
         self._hosts: dict[int, list[tuple[Job, tuple[int, ...]]]] = defaultdict(list)
-        self._hopeless: set[tuple[int, int, float]] = set()
+        self._hopeless: set[tuple[int, int, bool, int, float]] = set()
         for job in draft.state.running.values():
             self.add(job, job.gpus)
 
@@ -129,7 +129,7 @@ class _LoneJobs:
 
     def gpus_for(self, job: Job) -> tuple[int, ...] | None:
         """Return the GPUs of the first host that a job may join, and remove the host."""
-        kind = job.workers, job.workload, job.tail_limit
+        kind = job.workers, job.together, job.one_each, job.workload, job.tail_limit
         if kind in self._hopeless:
             return None
         hosts = self._hosts[job.workers]
@@ -146,6 +146,7 @@ class _LoneJobs:
         return (
             self._scores[job.workload] + self._scores[host.workload] <= CAPACITY
             and _priority(job) <= _LONGER * _priority(host)
+            and keeps_groups(draft.state, job, gpus)
             and all(draft.has_room(gpu, job) for gpu in gpus)
             and draft.slowdowns(gpus[0], job) is not None
         )

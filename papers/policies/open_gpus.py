@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 
 from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import in_groups
 from dovetail.solver.policies.state import Job
 
 Kind = tuple[float, ...]
@@ -19,7 +20,7 @@ class OpenGpus:
     """The GPUs of a draft with a free place.
 
     Gangs may share partially: their workers are placed GPU by GPU, with different co-runners if
-    necessary, all on one GPU model.
+    necessary, all on one GPU model, and in whole groups if workers stay together on nodes.
 
     Parameters
     ----------
@@ -65,11 +66,29 @@ class OpenGpus:
                 priced[state.machines.model[gpus[0]]].append((price, gpus[0], gpus))
         offers = []
         for model, kinds in priced.items():
-            chosen = _first(sorted(kinds), job.workers)
+            chosen = self._first(job, sorted(kinds))
             if chosen is not None:
                 offers.append((chosen[0], -state.speed[model][job.workload], model, chosen[1]))
         best = min(offers, default=None)
         return None if best is None else (best[0], best[3])
+
+    def _first(
+        self, job: Job, kinds: Sequence[tuple[float, int, list[int]]]
+    ) -> tuple[float, list[int]] | None:
+        """Return the first GPUs of kinds sorted by price, and the highest price among them."""
+        if not job.by_node:
+            return _first(kinds, job.workers)
+        priced: dict[int, tuple[float, int]] = {}
+        for price, _, gpus in kinds:
+            priced |= {gpu: (price, gpu) for gpu in gpus}
+        # The dearest price decides: the least at which the GPUs up to it are enough.
+        node = self._draft.state.machines.node
+        for most in sorted({price for price, _, _ in kinds}):
+            usable = [gpu for gpu, (price, _) in priced.items() if price <= most]
+            taken = in_groups(job, on_nodes(node, usable, lambda gpu: priced[gpu][0]), job.workers)
+            if taken is not None:
+                return most, taken
+        return None
 
     def start(self, job: Job, gpus: Sequence[int]) -> None:
         """Start a job and update the places."""
@@ -109,6 +128,12 @@ def by_node(
     used.
     """
     machines = draft.state.machines
+    if job.by_node:
+        models = sorted({machines.model[gpu] for gpu in gpus})
+        of_model = ([gpu for gpu in gpus if machines.model[gpu] == model] for model in models)
+        usable = (on_nodes(machines.node, each, gpu_cost) for each in of_model)
+        found = (_ranked_groups(job, each, node_cost) for each in usable)
+        return next((taken for taken in found if taken is not None), None)
     places: dict[tuple[int, int], list[int]] = defaultdict(list)
     for gpu in gpus:
         places[machines.model[gpu], machines.node[gpu]].append(gpu)
@@ -126,6 +151,31 @@ def by_node(
         ]
         if len(wide) >= job.workers:
             return wide[: job.workers]
+    return None
+
+
+def on_nodes(
+    node: Sequence[int], gpus: Sequence[int], cost: Callable[[int], float]
+) -> dict[int, list[int]]:
+    """Return the GPUs of each node, the cheapest first."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for gpu in sorted(gpus, key=lambda gpu: (cost(gpu), gpu)):
+        found[node[gpu]].append(gpu)
+    return found
+
+
+def _ranked_groups(
+    job: Job, usable: Mapping[int, list[int]], node_cost: Callable[[int], float]
+) -> list[int] | None:
+    """Return GPUs of the cheapest node that holds a job in whole groups, or of several."""
+    ranked = sorted(usable, key=lambda node: (node_cost(node), node))
+    for node in ranked:
+        if (taken := in_groups(job, {node: usable[node]}, job.workers)) is not None:
+            return taken
+    for most in range(2, len(ranked) + 1):
+        some = {node: usable[node] for node in ranked[:most]}
+        if (taken := in_groups(job, some, job.workers)) is not None:
+            return taken
     return None
 
 

@@ -6,9 +6,9 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from dovetail.papers.policies.open_gpus import OpenGpus
+from dovetail.papers.policies.open_gpus import OpenGpus, on_nodes
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.placement import idle_gpus, in_groups
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Key, Queue
 from dovetail.solver.policies.state import Job, State
@@ -59,4 +59,8 @@ class RandomPairs:
         enough = [gpus for gpus in by_model.values() if len(gpus) >= job.workers]
         if not enough:
             return None
-        return self._random.sample(self._random.choice(enough), job.workers)
+        gpus = self._random.choice(enough)
+        if job.by_node:
+            usable = on_nodes(draft.state.machines.node, gpus, lambda _: self._random.random())
+            return in_groups(job, usable, job.workers)
+        return self._random.sample(gpus, job.workers)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.placement import idle_gpus_of
+from dovetail.solver.policies.placement import idle_gpus_of, keeps_groups
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.services import held_by_services, movable, services_alone
 from dovetail.solver.policies.state import Job, State
@@ -144,5 +144,6 @@ def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
 
 def _join(draft: Draft, jobs: Sequence[Job], gpus: Sequence[int]) -> None:
     for job in jobs:
-        if gpus and all(draft.has_room(gpu, job) for gpu in gpus):
+        fits = bool(gpus) and keeps_groups(draft.state, job, gpus)
+        if fits and all(draft.has_room(gpu, job) for gpu in gpus):
             draft.start(job, gpus)

@@ -12,7 +12,7 @@ from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rules import most_bound
 from dovetail.formulations.values import LEAST_SENSITIVITY
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.placement import idle_gpus, keeps_groups
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
 
@@ -114,7 +114,7 @@ class TensorShare:
         for k in pairs.place[np.argsort(score, kind="stable")]:
             partner = queue.jobs[k]
             kind = partner.workload, partner.tail_limit
-            if kind in refused:
+            if kind in refused or not keeps_groups(draft.state, partner, gpus):
                 continue
             if all(draft.has_room(gpu, partner) for gpu in gpus):
                 draft.start(partner, gpus)

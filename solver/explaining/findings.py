@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,9 +27,13 @@ from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.shares import share_code, share_of, share_total
+from dovetail.solver.explaining.nodes import GpuAtSite, groups_on, keeps_groups, whole_groups
 
 _ROUNDING = 1e-12
 """Fraction of the largest gain up to which a change is treated as rounding."""
+
+_Taken = tuple[int, float, tuple[int, ...], int]
+"""A site, the key of a job there, GPUs of the site, and how many of the first are taken."""
 
 _Held = tuple[int, Rows]
 """A number of GPUs, and the group on each of them."""
@@ -212,10 +217,9 @@ class Finder:
         best = _best_of_each_site(ways, key).reshape(len(numbers), -1)
         found: tuple[float, BestGpus] | None = None
         for variant, row in zip(numbers, best, strict=True):
-            for sites, keys in self._choices(job, key[row]):
-                worst = float(keys[-1])
+            for worst, chosen in self._options(job, key[row]):
                 if found is None or worst < found[0]:
-                    picks = self._picks(job, ways, row[sites], keys)
+                    picks = self._picks(ways, row, chosen)
                     size, factor = variants.sub_batch[variant], variants.slowdown_factor[variant]
                     found = worst, BestGpus(int(size) or None, float(factor), picks)
         return found[1] if found else None
@@ -249,6 +253,71 @@ class Finder:
         """Return the reason against each candidate of a job."""
         return self.refusals.keys(index).astype(np.int64)
 
+    def _options(self, job: Job, key: Floats) -> Iterator[tuple[float, Sequence[_Taken]]]:
+        """Yield the best GPUs of each model, and of the gangs it may join, with the worst key."""
+        if job.by_node:
+            for sites, keys in self._usable(job, key):
+                if chosen := whole_groups(job, self._each_gpu(sites, keys)):
+                    yield chosen[-1].key, _by_site(chosen)
+            return
+        for sites, keys in self._choices(job, key):
+            needed, taken = job.workers, []
+            for k, level in zip(sites.tolist(), keys.tolist(), strict=True):
+                gpus = self.sites[k].gpus[:needed]
+                needed -= len(gpus)
+                taken.append((k, level, self.sites[k].gpus, len(gpus)))
+            yield float(keys[-1]), taken
+
+    def _usable(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
+        """Yield all sites of each model, and of the gangs that a job may join, with their keys."""
+        if self.refusals.rules.gang_sharing == "whole":
+            team, size = self.refusals.teams
+            for number in np.flatnonzero(size == job.workers).tolist():
+                sites = np.flatnonzero(self._held & (team == number))
+                gpus = (gpu for k in sites.tolist() for gpu in self.sites[k].gpus)
+                if keeps_groups(job, (self.round.machines.node[gpu] for gpu in gpus)):
+                    yield sites, key[sites]
+            key = np.where(self._held, np.maximum(key, Refusal.APART), key)
+        for sites in self._of_model:
+            yield sites, key[sites]
+
+    def _each_gpu(self, sites: Ints, keys: Floats) -> Iterator[GpuAtSite]:
+        node = self.round.machines.node
+        for k, level in zip(sites.tolist(), keys.tolist(), strict=True):
+            for gpu in self.sites[k].gpus:
+                yield GpuAtSite(level, node[gpu], gpu, k)
+
+    def nodes_of(self, sites: Ints) -> Mapping[str, int]:
+        """Return how many GPUs of each node are at some sites."""
+        names, node = self.round.machines.node_ids, self.round.machines.node
+        on = Counter(node[gpu] for k in sites.tolist() for gpu in self.sites[k].gpus)
+        return {names[k]: on[k] for k in sorted(on)}
+
+    def most_groups(self, job: Job) -> Mapping[str, int]:
+        """Return the GPUs on each node, of the model with most groups of workers of a job."""
+        found = [self.nodes_of(sites) for sites in self._of_model]
+        return max(found, key=lambda counts: sum(groups_on(job, n) for n in counts.values()))
+
+    def by_node(self, index: int) -> tuple[Mapping[str, int], bool]:
+        """Return how many GPUs of each node a job could have now, and whether all are free.
+
+        They are of the model, and for the sub-batch, with which it could have most groups of
+        workers.
+        """
+        job, key = self.jobs[index], self.refusals.keys(index)
+        ways = self.refusals.candidates(index)
+        best = _best_of_each_site(ways, key).reshape(len(self.round.variants_of(index)), -1)
+        found: list[tuple[int, dict[str, int], bool]] = []
+        for row in best:
+            for sites, keys in self._usable(job, key[row]):
+                can = keys < Refusal.NONE + 1
+                now = self.nodes_of(sites[can])
+                counts = {name: now.get(name, 0) for name in self.nodes_of(sites)}
+                groups = sum(groups_on(job, number) for number in counts.values())
+                found.append((groups, counts, not self._held[sites[can]].any()))
+        _, counts, free = max(found, key=lambda each: each[0])
+        return counts, free
+
     def _choices(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
         """Yield the best sites of each model, and of the gangs it may join, with their keys."""
         if self.refusals.rules.gang_sharing == "whole":
@@ -268,14 +337,11 @@ class Finder:
                 order = order[: int(np.searchsorted(total, job.workers)) + 1]
                 yield order, key[order]
 
-    def _picks(self, job: Job, ways: Candidates, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
-        needed, picks = job.workers, []
-        for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
-            site = self.sites[int(ways.site[row])]
-            number = min(needed, len(site.gpus))
-            needed -= number
-            picks.append(Pick(ways, row, site, Refusal(int(key)), number))
-        return tuple(picks)
+    def _picks(self, ways: Candidates, rows: Ints, taken: Sequence[_Taken]) -> tuple[Pick, ...]:
+        return tuple(
+            Pick(ways, int(rows[k]), self.sites[k]._replace(gpus=gpus), Refusal(int(key)), number)
+            for k, key, gpus, number in taken
+        )
 
     def started(self, index: int, finding: BestGpus) -> Mapping[str, Assignment]:
         """Return, by job, the assignment of a job to the GPUs found and the others that change.
@@ -308,8 +374,10 @@ class Finder:
         touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
         held = [(int(self._number[k]), self._now(k)) for k in touched]
         before, worth_before = worth(self.values, held)
-        taken = {int(pick.ways.site[pick.row]): pick.number for pick in finding.picks}
-        left = [(number - taken.get(k, 0), r) for k, (number, r) in zip(touched, held, strict=True)]
+        taken: Counter[int] = Counter()
+        for pick in finding.picks:
+            taken[int(pick.ways.site[pick.row])] += pick.number
+        left = [(number - taken[k], r) for k, (number, r) in zip(touched, held, strict=True)]
         new = [
             (pick.number, self.refusals.groups_of(index, np.array([pick.row])))
             for pick in finding.picks
@@ -412,6 +480,14 @@ class Finder:
                 "gpu_model": pick.site.model,
             }
         )
+
+
+def _by_site(chosen: Sequence[GpuAtSite]) -> Sequence[_Taken]:
+    """Return GPUs as parts of their sites, in the order of their keys."""
+    found: dict[tuple[float, int], list[int]] = defaultdict(list)
+    for each in chosen:
+        found[each.key, each.site].append(each.gpu)
+    return [(k, key, tuple(gpus), len(gpus)) for (key, k), gpus in found.items()]
 
 
 def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:

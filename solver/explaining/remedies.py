@@ -43,6 +43,7 @@ from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.instances.slowdowns.isolated import isolated_entry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick, with_shares
+from dovetail.solver.explaining.nodes import GpuAtSite, whole_groups
 from dovetail.solver.explaining.wording import accepting, figure, measured, mib
 
 _Price = tuple[float, tuple[str, ...]]
@@ -244,7 +245,8 @@ class Remedies:
             return None
         differing = {**repaired, **finder.started(index, finding)}
         # Rules about more than one GPU are left to the checker.
-        several = finder.values.grouped or finder.round.hosts is not None
+        by_node = finder.round.hosts is not None or self._job.by_node
+        several = finder.values.grouped or by_node
         if several and not _is_valid(changed, {**kept, **differing}, self._objective):
             return None
         return _ChangedStart(finder, index, finding, tuple(differing.values()))
@@ -395,13 +397,22 @@ class Remedies:
         """Return the jobs that free enough GPUs of one model at the least price."""
         found = []
         for model in self._finder.round.models:
-            sites = [k for k, site in enumerate(self._finder.sites) if site.model == model]
-            offers = sorted(price(k) for k in sites for _ in self._finder.sites[k].gpus)
-            if len(offers) >= self._job.workers:
-                taken = offers[: self._job.workers]
+            taken = self._offers(model, price)
+            if len(taken) >= self._job.workers:
                 names = dict.fromkeys(name for _, leaving in taken for name in leaving)
                 found.append((sum(weight for weight, _ in taken), tuple(names)))
         return min(found)[1] if found else ()
+
+    def _offers(self, model: str, price: Callable[[int], _Price]) -> Sequence[_Price]:
+        """Return the prices of the cheapest GPUs of a model on which the job could be."""
+        sites = [k for k, site in enumerate(self._finder.sites) if site.model == model]
+        if not self._job.by_node:
+            offers = sorted(price(k) for k in sites for _ in self._finder.sites[k].gpus)
+            return offers[: self._job.workers]
+        node = self._finder.round.machines.node
+        gpus = ((k, gpu) for k in sites for gpu in self._finder.sites[k].gpus)
+        chosen = whole_groups(self._job, (GpuAtSite(price(k)[0], node[g], g, k) for k, g in gpus))
+        return [price(each.site) for each in chosen]
 
     def _price_of_all(self, site: int) -> _Price:
         """Return the jobs at a site, and the weight that would be lost without them."""
@@ -448,7 +459,8 @@ class Remedies:
                 break
             verdict = self._trials.of(outcome.finder.values, outcome.index)
             if found is None or verdict.sure:
-                condition = f"if there were {more} more {model}{'s' * (more > 1)}"
+                where = " on one node" if self._job.by_node and more > 1 else ""
+                condition = f"if there were {more} more {model}{'s' * (more > 1)}{where}"
                 change = Change(more_gpus=self._more(model, more))
                 found = outcome.remedy(change, "", condition, verdict)
             if verdict.sure:

@@ -19,9 +19,11 @@ from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment, Nearest, Stop, Waiting
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick
+from dovetail.solver.explaining.nodes import enough_groups, lacks_text
 
 Category = Literal[
     "size",
+    "nodes",
     "memory",
     "unknown",
     "gsla",
@@ -113,7 +115,10 @@ def _demands(values: JobValues) -> list[tuple[object, ...]]:
         # Equal jobs start one after the other in a forecast, and their gains differ by the start.
         alone = values.gain(every, np.ones(len(every)), values.round.models[0]).tolist()
     return [
-        (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
+        (
+            *(job.workload, job.workers, job.workers_per_node, job.workers_together),
+            *(job.gsla, job.priority, job.weight, job.remaining_s, gain),
+        )
         for job, gain in zip(values.round.instance.jobs, alone, strict=True)
     ]
 
@@ -140,10 +145,22 @@ class Wording:
         finding = self._finder.find(index)
         if finding is None:
             raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
+        if finding.level != Refusal.NONE and (lacks := self._on_nodes(index)):
+            return "nodes", f"nodes: {lacks}{self._cure(index, finding)}", self._nearest(finding)
         near = self._nearest_free(index, finding) if finding.level == Refusal.TAKEN else finding
         category, limits = self._limits(index, finding, near)
         reason = f"{category}: {self._lacks(index, finding)}{limits}{self._cure(index, finding)}"
         return category, reason, self._nearest(near)
+
+    def _on_nodes(self, index: int) -> str:
+        """Return what keeps a job out if it could start but for its rule for nodes, or ""."""
+        job = self._jobs[index]
+        if not job.by_node:
+            return ""
+        counts, free = self._finder.by_node(index)
+        if sum(counts.values()) < job.workers:
+            return ""
+        return lacks_text(job, counts, "free " if free else "available ")
 
     def _lacks(self, index: int, finding: BestGpus) -> str:
         """Return how many GPUs a gang could have, if they are too few."""
@@ -178,6 +195,9 @@ class Wording:
             has = f"the cluster has {most}" + (f" ({listed(models)})" if most else "")
             needs = "a GPU" if workers == 1 else f"{workers} GPUs of one model"
             return "size", f"size: it needs {needs}, and {has}"
+        job = self._jobs[index]
+        if job.by_node and not enough_groups(job, counts := self._finder.most_groups(job)):
+            return "nodes", f"nodes: {lacks_text(job, counts)}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = float(self._round.variants.memory_mib[self._round.variants_of(index)].min())
         if least <= room_mib(offered):

@@ -37,7 +37,9 @@ def own_best(groups: Groups) -> Choice | None:
     groups : Groups
         Groups of individual jobs under an objective in one stage.
     """
-    if not groups.complete or groups.round.hosts is not None or not _worth_nothing_now(groups):
+    compiled = groups.round
+    by_node = compiled.hosts is not None or bool(compiled.on_nodes.any())
+    if not groups.complete or by_node or not _worth_nothing_now(groups):
         return None
     held = _Held.of(groups)
     adds, sizes = _added(groups, held), groups.round.classes.size

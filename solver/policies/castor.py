@@ -8,7 +8,8 @@ is tried.
 Where the algorithm does not say: hosts and idle GPUs of one start are of one GPU model, the one on
 which the job runs fastest; a gang whose hosts need different sub-batches takes the smallest of
 them, since it has one batch; if the cluster lets gangs share only as a whole, a job joins only a
-single host with the same number of workers.
+single host with the same number of workers; a gang whose workers stay together on nodes gets idle
+GPUs only.
 """
 
 from __future__ import annotations
@@ -190,6 +191,8 @@ class _Round:
         if gpus is not None:
             self._draft.start(job, gpus)
             self._host([(job, gpus, 0)])
+            return
+        if job.by_node:
             return
         speed = self._state.speed
         models = range(len(self._state.machines.models))

@@ -108,7 +108,8 @@ def direct_starts(
         seats = _seats(draft, hosts, idle, beside, on_idle, plan)
         return Starts([DirectStart(job, (gpu,), share) for job, gpu, share in seats], plan.value)
     most = sum(max(0.0, adds) for adds in more.values())
-    if on_idle is not None:
+    anywhere = not any(job.by_node for job in jobs.jobs.tolist())
+    if on_idle is not None and anywhere:
         found = _with_gangs_alone(draft, inputs, hosts, beside, on_idle, more)
         if found is not None and found.value >= plan.value + most + plan.least + 2 * plan.slack:
             return found

@@ -1,14 +1,18 @@
-"""Placement of gangs: on few nodes and racks, without fragmenting nodes unnecessarily."""
+"""Placement of gangs: on few nodes and racks, without fragmenting nodes unnecessarily.
+
+Gangs whose workers stay together on nodes get whole groups of GPUs there, or none.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from dovetail.formulations.rounds import Machines
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import Job
+from dovetail.solver.policies.state import Job, State
 
 
 def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
@@ -17,7 +21,8 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
     Among the models with enough idle GPUs, the one on which the job runs fastest is taken. There
     the gang goes to the node with the fewest idle GPUs that is large enough; if none is, to the
     nodes with the most idle GPUs, so that it spans the fewest, and all in one rack if equally few
-    nodes of one rack are enough. GPUs with too little memory for the job are skipped.
+    nodes of one rack are enough. GPUs with too little memory for the job are skipped. Workers that
+    must stay together on nodes do.
     """
     speed = draft.state.speed
     models = range(len(draft.state.machines.models))
@@ -31,7 +36,8 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
 def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) -> list[int] | None:
     """Return ``count`` idle GPUs of one model for workers of a job, or None if there are too few.
 
-    GPUs that are reserved for the job may be used.
+    GPUs that are reserved for the job may be used. Workers that must stay together on nodes do;
+    ``count`` are whole groups of them then.
     """
     own = draft.state.reserved.get(job.number)
     if own is None:
@@ -48,7 +54,7 @@ def _idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int) -> 
     machines = draft.state.machines
     need = draft.state.modes[job.workload][mode].memory_mib
     if len(machines.models) == 1 and need <= machines.memory_by_model[0][0]:
-        return _consolidated(draft.idle_count, count, draft.idle_on, machines)
+        return _chosen(job, draft.idle_count, count, draft.idle_on, machines)
 
     def fitting(node: int) -> list[int]:
         return [
@@ -58,7 +64,54 @@ def _idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int) -> 
         ]
 
     counts = [len(fitting(node)) if idle else 0 for node, idle in enumerate(draft.idle_count)]
-    return _consolidated(counts, count, fitting, machines)
+    return _chosen(job, counts, count, fitting, machines)
+
+
+def _chosen(
+    job: Job,
+    counts: list[int],
+    count: int,
+    idle_on: Callable[[int], list[int]],
+    machines: Machines,
+) -> list[int] | None:
+    if not job.by_node:
+        return _consolidated(counts, count, idle_on, machines)
+    return in_groups(job, {n: idle_on(n) for n, idle in enumerate(counts) if idle}, count)
+
+
+def in_groups(job: Job, usable: Mapping[int, Sequence[int]], count: int) -> list[int] | None:
+    """Return GPUs for workers of a job in whole groups on nodes, or None if there are too few.
+
+    Nodes on which most groups fit come first, then those with the fewest usable GPUs; of several
+    that hold all the groups that are left, the one with the fewest.
+
+    Parameters
+    ----------
+    job : Job
+        A gang whose workers stay together on nodes.
+    usable : mapping of int to sequence of int
+        The GPUs of each node that it may use, the best first. They are of one model.
+    count : int
+        Number of workers.
+    """
+    left = {n: job.groups_on(len(gpus)) for n, gpus in usable.items()}
+    needed, taken = count // job.together, list[int]()
+    while needed:
+        node = min(left, key=lambda n: (-min(left[n], needed), len(usable[n])), default=None)
+        if node is None or not left[node]:
+            return None
+        groups = min(left.pop(node), needed)
+        taken += usable[node][: groups * job.together]
+        needed -= groups
+    return taken
+
+
+def keeps_groups(state: State, job: Job, gpus: Sequence[int]) -> bool:
+    """Return whether workers on these GPUs are as many on each node as the job allows."""
+    if not job.by_node:
+        return True
+    on = Counter(state.machines.node[gpu] for gpu in gpus)
+    return all(job.groups_on(number) * job.together == number for number in on.values())
 
 
 def _consolidated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from dovetail.solver.policies.state import Job, Reservation, State
@@ -39,10 +40,30 @@ def earliest(
             (_idle_at(state, gpu, ends), gpu)
             for gpu in _usable(state, job, model)
             if gpu not in taken
-        )[: job.workers]
+        )
+        if job.by_node:
+            free = _first_groups(state, job, free)
+        free = free[: job.workers]
         if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
             best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
     return best
+
+
+def _first_groups(
+    state: State, job: Job, free: Sequence[tuple[float, int]]
+) -> list[tuple[float, int]]:
+    """Return the GPUs on which whole groups of workers can start first, by when they are idle."""
+    on: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for idle_s, gpu in free:
+        on[state.machines.node[gpu]].append((idle_s, gpu))
+    size = job.together
+    groups = [
+        gpus[k * size : (k + 1) * size]
+        for gpus in on.values()
+        for k in range(job.groups_on(len(gpus)))
+    ]
+    groups.sort(key=lambda group: group[-1])
+    return sorted(each for group in groups[: job.workers // size] for each in group)
 
 
 def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:

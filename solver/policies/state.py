@@ -50,6 +50,10 @@ class Job:
         Index into ``State.workloads``.
     workers : int
         Number of GPUs that it needs, all at the same time.
+    together : int
+        Number of workers that must be on one node together, a divisor of ``workers``; 1 if none.
+    one_each : bool
+        Whether no node may have more than one such group of workers (``workers_per_node``).
     work_s : float
         Expected total seconds of running alone on a GPU of speed 1.
     arrival_s, gsla, weight : float
@@ -96,6 +100,8 @@ class Job:
     workers: int
     work_s: float
     arrival_s: float
+    together: int = 1
+    one_each: bool = False
     gsla: float = math.inf
     weight: float = 1.0
     latency: bool = False
@@ -115,6 +121,15 @@ class Job:
     restart_s: float = 0.0
     checkpoint_s: float = math.inf
     stops_apart_s: float = STOPS_APART_S
+
+    @property
+    def by_node(self) -> bool:
+        """Whether it has several workers and a rule on how many of them a node has."""
+        return self.workers > 1 and (self.together > 1 or self.one_each)
+
+    def groups_on(self, gpus: int) -> int:
+        """Return how many groups of workers a node can have on this many GPUs."""
+        return min(1, gpus // self.together) if self.one_each else gpus // self.together
 
     @property
     def tail_limit(self) -> float:

@@ -236,6 +236,8 @@ def _columns(state: State, held: Mapping[int, Sequence[int]], waiting: Sequence[
         ids=[job.id for job in jobs],
         workload=np.array([job.workload for job in jobs], dtype=np.int64),
         workers=workers,
+        together=np.array([job.together for job in jobs], dtype=np.int64),
+        one_each=np.array([job.one_each for job in jobs], dtype=bool),
         weight=np.array([job.weight for job in jobs], dtype=np.float64),
         gsla=np.array([job.gsla for job in jobs], dtype=np.float64),
         remaining_s=np.concatenate(

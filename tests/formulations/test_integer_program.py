@@ -27,7 +27,7 @@ def assert_feasible(program, x):
 
 
 @given(
-    instances(Shape(jobs=8)),
+    instances(Shape(jobs=8, nodes=True)),
     st.sampled_from(OBJECTIVES),
     st.sampled_from(["best", "alone", "random"]),
     st.integers(0, 5),

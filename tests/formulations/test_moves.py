@@ -21,7 +21,7 @@ from tests.data import small
 from tests.forms import groups_of
 from tests.strategies import Shape, instances
 
-SHAPE = Shape(jobs=5)
+SHAPE = Shape(jobs=5, nodes=True)
 
 
 def running(name, *gpus, **fields):
@@ -47,6 +47,10 @@ def kept(
     return found, of_gangs
 
 
+def may_be_on(groups: Groups, group: int | None, gpu: int) -> bool:
+    return group is None or groups.node[group] in (-1, groups.round.machines.node[gpu])
+
+
 def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[int, int]]:
     """Yield every way to give the counted groups GPUs of their classes."""
     per_class = []
@@ -54,7 +58,11 @@ def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[int, i
         wanted = [g for g, n in enumerate(counts) for _ in range(n) if groups.gpu_class[g] == k]
         idle = [None] * (len(gpus) - len(wanted))
         per_class.append(
-            [tuple(zip(gpus, way, strict=True)) for way in permutations(wanted + idle)]
+            [
+                tuple(zip(gpus, way, strict=True))
+                for way in permutations(wanted + idle)
+                if all(may_be_on(groups, g, gpu) for gpu, g in zip(gpus, way, strict=True))
+            ]
         )
     for ways in product(*per_class):
         yield {gpu: group for way in ways for gpu, group in way if group is not None}

@@ -82,7 +82,7 @@ def test_a_gang_that_shares_some_gpus_only_stays_together():
     assert found["j"] == found["jk"] == "B"
 
 
-@given(instances(Shape(jobs=8)), st.integers(0, 9))
+@given(instances(Shape(jobs=8, nodes=True)), st.integers(0, 9))
 def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance, seed):
     groups = groups_of(instance).apart
     counts = greedy_counts(groups, Limits(seed=seed), "random")
@@ -90,6 +90,8 @@ def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}
     classes = groups.round.classes
     assert all(gpu in classes.gpus[groups.gpu_class[g]] for gpu, g in placed.items())
+    node = groups.round.machines.node
+    assert all(groups.node[g] in (-1, node[gpu]) for gpu, g in placed.items())
 
 
 def test_a_gang_stays_with_the_gpus_it_shares_bug():

@@ -51,8 +51,8 @@ ENTRY = {"pair": ["resnet", "gpt"], "slowdown": [1.1, 1.2]}
 
 INSTANCE_FIELDS = "unknown field, known are: format, name, cluster, workloads, jobs, slowdowns"
 JOB_FIELDS = (
-    "unknown field, known are: id, workload, workers, gsla, weight, arrival_s, remaining_s, "
-    "priority, state, gpus, share, sub_batch"
+    "unknown field, known are: id, workload, workers, workers_per_node, workers_together, gsla, "
+    "weight, arrival_s, remaining_s, priority, state, gpus, share, sub_batch"
 )
 
 INSTANCE = [
@@ -81,6 +81,23 @@ INSTANCE = [
     ("cluster.nodes.0.racks", 1, "cluster.nodes[0].racks: unknown field, did you mean rack?"),
     ("jobs.0.worker", 2, "jobs[0].worker: unknown field, did you mean workers?"),
     ("jobs.0.a b", 2, f"jobs[0]['a b']: {JOB_FIELDS}"),
+    ("jobs.0.workers_per_node", 0, "jobs[0].workers_per_node: must be >= 1, got 0"),
+    ("jobs.0.workers_together", 2.0, "jobs[0].workers_together: must be a whole number, got 2.0"),
+    (
+        "jobs.0",
+        {**JOB, "workers": 6, "workers_per_node": 4},
+        "jobs[0].workers_per_node: must divide workers (6), got 4",
+    ),
+    (
+        "jobs.0",
+        {**JOB, "workers": 2, "workers_together": 4},
+        "jobs[0].workers_together: must divide workers (2), got 4",
+    ),
+    (
+        "jobs.0",
+        {**JOB, "workers": 4, "workers_per_node": 4, "workers_together": 2},
+        "jobs[0].workers_together: must not be given with workers_per_node (4), got 2",
+    ),
     ("jobs.0.\x1b[1m", 2, rf"jobs[0]['\x1b[1m']: {JOB_FIELDS}"),
     (
         "workloads.bert",

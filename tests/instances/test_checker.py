@@ -122,6 +122,43 @@ def test_gang_twice_on_one_gpu() -> None:
     assert violations_of(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "gpus", "broken"),
+    [
+        ({"workers_per_node": 2}, ["g0", "g2"], "exactly 2 workers on each of its nodes, has 1 on"),
+        ({"workers_per_node": 1}, ["g0", "g1"], "exactly 1 workers on each of its nodes, has 2 on"),
+        (
+            {"workers_together": 2},
+            ["g1", "g2"],
+            "a multiple of 2 workers on each of its nodes, has",
+        ),
+        ({"workers_per_node": 2}, ["g0", "g1"], ""),
+        ({"workers_per_node": 1}, ["g0", "g2"], ""),
+        ({"workers_together": 1}, ["g0", "g1"], ""),
+        ({"workers_together": 2}, ["g0", "g1"], ""),
+    ],
+)
+def test_workers_that_stay_together_on_nodes(rule: Data, gpus: list[str], broken: str) -> None:
+    report = checked(base(), [job("j1", workers=2, **rule)], put("j1", *gpus))
+    assert report.valid == (not broken)
+    if broken:
+        assert f"job j1: nodes: needs {broken}" in violations_of(report)[0]
+    held = running("j1", "a", gpus, **rule)
+    report = checked(base(), [held], put("j1", *gpus))
+    assert report.valid
+    assert [f"job j1: nodes: needs {broken}" in each for each in report.warnings] == [True] * bool(
+        broken
+    )
+
+
+def test_several_groups_of_workers_on_a_node() -> None:
+    data = base()
+    data["cluster"]["nodes"][0]["gpus"] += [gpu("g3"), gpu("g4")]
+    gpus = ["g0", "g1", "g3", "g4"]
+    for rule, valid in (("workers_together", True), ("workers_per_node", False)):
+        assert checked(data, [job("j1", workers=4, **{rule: 2})], put("j1", *gpus)).valid is valid
+
+
 def test_gang_on_two_models() -> None:
     report = checked(base(), [job("j1", workers=2)], put("j1", "g0", "k"))
     assert violations_of(report) == ["job j1: gang: needs GPUs of one model, has K80, V100"]

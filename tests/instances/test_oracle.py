@@ -41,7 +41,7 @@ def test_agrees_with_the_optimum_of_every_shared_round() -> None:
         }, instance.name
 
 
-@given(instances(Shape(jobs=4, gpus=3)), st.sampled_from(OBJECTIVES))
+@given(instances(Shape(jobs=4, gpus=3, nodes=True)), st.sampled_from(OBJECTIVES))
 def test_its_plans_are_valid_and_worth_what_it_says(
     instance: Instance, objective: ObjectiveName
 ) -> None:

@@ -54,6 +54,8 @@ FAMILIES: dict[str, st.SearchStrategy[Instance]] = {
     "pairs": instances(PLAIN),
     "partial gangs": instances(GANGS),
     "whole gangs": instances(GANGS).map(whole),
+    "gangs on nodes": instances(replace(GANGS, nodes=True, jobs=4, gpus=5)),
+    "whole gangs on nodes": instances(replace(GANGS, nodes=True, running=True)).map(whole),
     "shares": instances(replace(PLAIN, jobs=7, shares=True)),
     "GPU models": instances(replace(PLAIN, gangs=True, jobs=6, models=True)),
     "memory": instances(replace(PLAIN, memory=True)),
@@ -64,7 +66,7 @@ FAMILIES: dict[str, st.SearchStrategy[Instance]] = {
     "running whole gangs": instances(replace(GANGS, running=True)).map(whole),
     "sets of three": instances(replace(PLAIN, jobs=6, gpus=3, sets=True)),
     "declared": instances(replace(PLAIN, jobs=6, gpus=3, memory=True, sets=True, assumed=True)),
-    "everything": instances(Shape(jobs=5)),
+    "everything": instances(Shape(jobs=5, nodes=True)),
 }
 """Random rounds, each with the constraints that it is named after."""
 

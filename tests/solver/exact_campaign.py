@@ -35,7 +35,7 @@ from dovetail.solver.verification import verify
 from tests.oracle import MINIMISED, TWO_STAGE, Optimum, OwnGain, judged, optimum
 from tests.strategies import Shape, random_instance, with_assumed
 
-_ALL = Shape(jobs=4, gpus=3, gains=True, hosts=True, drained=True, unready=True)
+_ALL = Shape(jobs=4, gpus=3, nodes=True, gains=True, hosts=True, drained=True, unready=True)
 SHAPES = (
     _ALL,
     replace(_ALL, hosts=False),
@@ -43,6 +43,8 @@ SHAPES = (
     replace(_ALL, hosts=False, models=False, jobs=5, gpus=3, power=False),
     replace(_ALL, whole=False, shares=False, latency=False, batches=False),
     replace(_ALL, gpus=2, jobs=5, gangs=False),
+    replace(_ALL, hosts=False, gpus=5, jobs=3, sets=False, shares=False, batches=False),
+    replace(_ALL, gpus=5, jobs=3, models=False, memory=False, shares=False, batches=False),
 )
 SOLVERS = ("matching", "highs", "cpsat", "networkx")
 _GAP, _SUMS = 1e-6, 1e-9

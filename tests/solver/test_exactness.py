@@ -80,6 +80,17 @@ def test_a_relaxation_on_which_the_simplex_method_cycles_is_given_up():
         assert (result.status, result.stopped) == ("optimal", "complete")
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_gangs_whose_workers_stay_together_are_planned_exactly(seed):
+    draw = Random(f"nodes {seed}")
+    shape = Shape(jobs=4, gpus=5, nodes=True, sets=False, models=seed % 2 == 0, hosts=seed % 3 == 0)
+    instance, objective = random_instance(draw, shape), draw.choice(OBJECTIVES)
+    best = optimum(instance, objective)
+    for solver in ("auto", "cpsat", "highs", *["milp"] * (seed == 0)):
+        result = solve(instance, objective, solver, time_limit=FAR)
+        assert_proven(result, instance, objective, best.value, best.placed_weight)
+
+
 @pytest.mark.parametrize("seed", [80, 112, 118, 227])
 @pytest.mark.parametrize("solver", ["cpsat", "highs"])
 def test_what_no_plan_needs_does_not_round_what_it_does(solver, seed):

@@ -563,7 +563,7 @@ def test_an_explanation_is_plain_data():
 def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
     draw: Random, objective: ObjectiveName, best: bool
 ):
-    instance = random_instance(draw, Shape(jobs=6, gpus=4))
+    instance = random_instance(draw, Shape(jobs=6, gpus=4, nodes=draw.random() < 0.5))
     plan = optimum(instance, objective).plan if best else Plan(assignments=())
     running = plan_of(instance, *(a for a in plan.assignments if a.start), objective=objective)
     found = reasons(job_values(Round.of(instance), objective), running.assignments)
@@ -581,7 +581,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
 
 @given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
 def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
-    instance = random_instance(draw, Shape(jobs=6, gpus=4))
+    instance = random_instance(draw, Shape(jobs=6, gpus=4, nodes=draw.random() < 0.5))
     plan = optimum(instance, objective).plan
     found = reasons(job_values(Round.of(instance), objective), plan.assignments)
     assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from dovetail.formulations import budget
 from dovetail.formulations.candidates import listing
 from dovetail.formulations.candidates.groups import Groups, score
-from dovetail.formulations.candidates.listing import fitting, list_groups, worthwhile
+from dovetail.formulations.candidates.listing import list_groups, worthwhile
+from dovetail.formulations.candidates.nodes import fitting
 from dovetail.formulations.programs.integer_program import build
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError

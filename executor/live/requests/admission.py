@@ -256,6 +256,7 @@ def _refuse_too_long(spec: JobSpec, path: str) -> None:
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
+    one_each = spec.workers_per_node is not None
     most = largest_gang(cluster, spec.memory_mib or 0.0)
     if spec.memory_mib is not None and not most:
         kept_mib = cluster.per_process_mib + cluster.reserve_mib
@@ -266,3 +267,8 @@ def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
     if spec.workers > most:
         rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
         raise InputError(rule, f"{path}workers")
+    most = largest_gang(cluster, spec.memory_mib or 0.0, spec.together, one_each)
+    if spec.workers > most:
+        rule = f"must let {spec.workers} workers start; the nodes hold {most} in groups of"
+        name = "workers_per_node" if one_each else "workers_together"
+        raise InputError(f"{rule} {spec.together}", f"{path}{name}")

@@ -137,6 +137,8 @@ def _job_view(
         cwd=spec.cwd,
         workload=spec.workload,
         workers=spec.workers,
+        workers_per_node=spec.workers_per_node,
+        workers_together=spec.workers_together,
         priority=spec.priority,
         nice=spec.nice,
         gsla=spec.gsla,
@@ -175,7 +177,19 @@ def _job_view(
 
 
 _FOR_OTHERS: Final = (
-    *("id", "owner", "uid", "workers", "priority", "nice", "gsla", "isolation", "state"),
+    *(
+        "id",
+        "owner",
+        "uid",
+        "workers",
+        "workers_per_node",
+        "workers_together",
+        "priority",
+        "nice",
+        "gsla",
+        "isolation",
+        "state",
+    ),
     *("waiting_for", "submitted_s", "since_s", "started_s", "ended_s", "runs", "run", "gpus"),
     *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
     *("memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s", "stops_apart_s"),

@@ -162,6 +162,8 @@ class TrackedJob:
             id=live.id,
             workload=0,
             workers=spec.workers,
+            together=spec.together,
+            one_each=spec.workers_per_node is not None,
             work_s=UNKNOWN_WORK_S,
             arrival_s=live.submitted_s,
             gsla=math.inf if spec.gsla is None else spec.gsla,

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 import random
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +99,31 @@ def _trace(seed, jobs=40):
             for k, arrival in enumerate(arrivals)
         ],
     )
+
+
+def _world_of_nodes(seed):
+    """Return nodes of four, three, four and two GPUs, on which many pairs may share."""
+    sizes = {"n0": 4, "n1": 3, "n2": 4, "n3": 2}
+    gpu = {"model": "V100", "memory_mib": 40000.0}
+    nodes = [{"id": name, "gpu_count": size, "gpu": gpu} for name, size in sizes.items()]
+    return Instance.from_data(_world(seed).to_data() | {"cluster": {"nodes": nodes}})
+
+
+def _gangs_on_nodes(seed):
+    """Return a trace with single jobs, gangs on any nodes, and gangs with each rule for nodes."""
+    draw = np.random.default_rng(300 + seed)
+    rules = [(1, {}), (1, {}), (2, {}), (2, {"workers_per_node": 2}), (2, {"workers_per_node": 1})]
+    rules += [(4, {"workers_together": 2}), (4, {"workers_per_node": 4}), (6, {})]
+    rules += [(6, {"workers_per_node": 3}), (6, {"workers_together": 3})]
+    made = []
+    for k, arrival in enumerate(np.cumsum(draw.exponential(30.0, 40)).tolist()):
+        workers, rule = rules[int(draw.integers(len(rules)))]
+        workload, length_s = str(draw.choice(WORKLOADS)), float(draw.lognormal(4.5, 1.0))
+        priority = "latency" if draw.random() < 0.1 else "batch"
+        made.append(
+            TraceJob(f"j{k}", arrival, workers, length_s, workload, priority=priority, **rule)
+        )
+    return Trace.of(f"gangs {seed}", made)
 
 
 def _options(seed):
@@ -216,6 +242,20 @@ class PolicyContract:
         (stay,) = history.stays
         assert stay.start_s == 5.0
         assert stay.end_s in (pytest.approx(105.0), pytest.approx(5.0 + 100.0 / speed))
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_workers_stay_together_on_nodes(self, name, seed):
+        world, jobs = _world_of_nodes(seed), _gangs_on_nodes(seed)
+        options = Options(restart_s=5.0, node_mtbf_s=2500.0, repair_s=100.0, seed=seed)
+        history = run(jobs, world, policy_named(name), options)
+        assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
+        node = [gpu.node for gpu in world.places.values()]
+        for stay in history.stays:
+            job = jobs.jobs[stay.job]
+            on = Counter(node[gpu] for gpu in stay.gpus)
+            if job.workers_per_node is not None:
+                assert set(on.values()) == {job.workers_per_node}
+            assert all(number % (job.workers_together or 1) == 0 for number in on.values())
 
     def test_of_jobs_that_wait_the_service_starts_first(self, name):
         jobs = trace(*[(0, 1, 3600, "b")] * 5, (0, 1, 86400, "a"), *[(0, 1, 3600, "b")] * 5)
