@@ -513,9 +513,13 @@ class Round:
     @cached_property
     def interchangeable(self) -> bool:
         """Whether all GPUs without residents are equal for a starting job."""
-        lent_s = set(self.classes.until_s[self.classes.residents == 0].tolist())
         by_node = self.hosts is not None or bool(self.on_nodes.any())
-        return len(self.gpu_types) <= 1 and len(lent_s) <= 1 and not by_node
+        return len(self.gpu_types) <= 1 and self.lent_alike and not by_node
+
+    @property
+    def lent_alike(self) -> bool:
+        """Whether all GPUs without residents are free for the same time."""
+        return len(set(self.classes.until_s[self.classes.residents == 0].tolist())) <= 1
 
     @cached_property
     def slowdown_now(self) -> Mapping[int, float]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dovetail.formulations.candidates.groups import Groups, Kinds
 from dovetail.formulations.candidates.listing import candidate_groups
+from dovetail.formulations.candidates.nodes import on_nodes
 from dovetail.formulations.programs.pair_graph import PartialSharingError, require_matchings
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import ArgumentError, UnsupportedError, hint, require_call
@@ -27,11 +28,16 @@ from dovetail.solver.matching.own_best import own_best
 from dovetail.solver.matching.partial_pairs import best_partial_sharing
 from dovetail.solver.matching.table_pairs import best_on_tables, table_pairs
 from dovetail.solver.outside import PREFIX, class_at, path_of
+from dovetail.solver.stages import bounded
 from dovetail.solver.types import Backend, Choice, Limits, refusals_of
+from dovetail.solver.whole_nodes import FEW_COPIES, few_copies, on_whole_nodes, within
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5
 """``auto`` counts the jobs of each kind if there are at least this many jobs, and at most this many
 pairs of kinds per job: matching single jobs then takes longer, and memory for every pair."""
+
+_ANYWHERE = 0.5
+"""The part of the time for the best plan if workers that stay together on nodes need not."""
 
 _IN_PAIRS = "auto chose matching: GPUs are interchangeable and jobs share in pairs"
 
@@ -145,6 +151,8 @@ class Auto:
 
     def solve(self, values: JobValues, limits: Limits) -> Choice:
         """Return the answer of the suitable solver; ``note`` has its name and the reason."""
+        if values.round.on_nodes.any():
+            return self._on_nodes(values, limits)
         kinds, refused = Kinds.of(values.round, values), ""
         if not _are_few(kinds):
             try:
@@ -156,6 +164,21 @@ class Auto:
         groups = candidate_groups(values, limits.budget, self._at_paces, kinds)
         return _by_program(groups, limits, refused) if refused else self.best(groups, limits)
 
+    def _on_nodes(self, values: JobValues, limits: Limits) -> Choice:
+        """Return the answer if workers of some gangs stay together on nodes (``whole_nodes``)."""
+        free = candidate_groups(values, limits.budget, self._at_paces, anywhere=True)
+        bound = replace(free, anywhere=False)
+        if few_copies(free, FEW_COPIES):
+            return self.best(on_nodes(bound), limits)
+        part = replace(limits, budget=limits.budget.part(_ANYWHERE))
+        relaxed = _with_bounds(self.best(free, part.unwatched()))
+        seated = on_whole_nodes(relaxed, limits)
+        if seated is not None:
+            return seated
+        listed = few_copies(free)
+        groups = bound if listed else bound.take((free.sizes == 1) | (relaxed.counts > 0))
+        return within(_with_bounds(self.best(on_nodes(groups), limits)), relaxed, listed)
+
     def best(self, groups: Groups, limits: Limits) -> Choice:
         """Return the best choice of these groups; ``note`` is that of ``solve``."""
         if _are_few(groups.kinds):
@@ -165,6 +188,12 @@ class Auto:
         except UnsupportedError as refusal:
             return _by_program(groups, limits, str(refusal))
         return replace(choice, note=choice.note or _IN_PAIRS)
+
+
+def _with_bounds(choice: Choice) -> Choice:
+    """Return a choice whose bounds hold for all groups, also those that are not listed."""
+    found = bounded(choice)
+    return replace(found, groups=replace(found.groups, complete=True))
 
 
 def _are_few(kinds: Kinds) -> bool:

@@ -229,6 +229,11 @@ class Groups:
         return np.asarray(most)
 
     @property
+    def by_node(self) -> bool:
+        """Whether workers of some gang must stay together on nodes."""
+        return not self.anywhere and bool(self.round.on_nodes.any())
+
+    @property
     def available(self) -> Ints:
         """The number of GPUs that each group can be on, (n,)."""
         number = self.round.classes.size[self.gpu_class]

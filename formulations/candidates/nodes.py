@@ -29,17 +29,36 @@ def on_nodes(groups: Groups) -> Groups:
     UnsupportedError
         If they would not fit in memory.
     """
-    compiled = groups.round
-    if not compiled.on_nodes.any():
-        return groups
-    tied = np.bincount(groups.group_of_member, compiled.on_nodes[groups.job], len(groups)) > 0
-    nodes = (compiled.gpus_by_node > 0).sum(axis=1)[groups.gpu_class]
-    copies = np.where(tied, nodes, 1)
+    return groups if not groups.by_node else fitting(copied(groups)[0])
+
+
+def copied(groups: Groups) -> tuple[Groups, Ints]:
+    """Return the groups with their copies for each node, and the group of each.
+
+    Raises
+    ------
+    UnsupportedError
+        If they would not fit in memory.
+    """
+    compiled, tied = groups.round, with_rules(groups)
+    copies = copies_of(groups)
     require_room(_BYTES * float((copies * groups.sizes).sum()), "the groups on each node")
     number = np.repeat(np.arange(len(groups)), copies)
     node = np.full(len(number), -1)
     node[tied[number]] = np.nonzero(compiled.gpus_by_node[groups.gpu_class[tied]])[1]
-    return fitting(replace(groups.take(number), node=node))
+    return replace(groups.take(number), node=node), number
+
+
+def with_rules(groups: Groups) -> Bools:
+    """Return which groups have a gang whose workers stay together on nodes, (n,)."""
+    on_nodes = groups.round.on_nodes[groups.job]
+    return np.asarray(np.bincount(groups.group_of_member, on_nodes, len(groups)) > 0)
+
+
+def copies_of(groups: Groups) -> Ints:
+    """Return how many copies of each group there are, one for each node if need be, (n,)."""
+    nodes = (groups.round.gpus_by_node > 0).sum(axis=1)[groups.gpu_class]
+    return np.where(with_rules(groups), nodes, 1)
 
 
 def fitting(groups: Groups) -> Groups:

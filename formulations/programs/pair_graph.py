@@ -117,10 +117,10 @@ def require_interchangeable(groups: Groups) -> None:
         raise UnsupportedError(f"{several} are not interchangeable")
     if groups.round.hosts is not None:
         raise UnsupportedError("GPUs of nodes whose host may fall short are not interchangeable")
-    if groups.round.on_nodes.any():
+    if groups.by_node:
         rule = "workers_per_node or workers_together"
         raise UnsupportedError(f"GPUs are not interchangeable for gangs with {rule}")
-    if not groups.round.interchangeable:
+    if not groups.round.lent_alike:
         raise UnsupportedError("GPUs that are lent until several times are not interchangeable")
 
 

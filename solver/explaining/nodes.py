@@ -89,7 +89,7 @@ def _counted(names: Mapping[str, int]) -> str:
     alike: dict[int, list[str]] = defaultdict(list)
     for name, number in names.items():
         alike[number].append(name)
-    found = []
+    found: list[str] = []
     for number in sorted(alike, reverse=True)[:_MOST_NAMED]:
         has = "" if found else " has" if len(alike[number]) == 1 else " have"
         nodes = alike[number]

@@ -37,8 +37,7 @@ def own_best(groups: Groups) -> Choice | None:
     groups : Groups
         Groups of individual jobs under an objective in one stage.
     """
-    compiled = groups.round
-    by_node = compiled.hosts is not None or bool(compiled.on_nodes.any())
+    by_node = groups.round.hosts is not None or groups.by_node
     if not groups.complete or by_node or not _worth_nothing_now(groups):
         return None
     held = _Held.of(groups)
