@@ -30,7 +30,14 @@ from dovetail.solver.matching.table_pairs import best_on_tables, table_pairs
 from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.stages import bounded
 from dovetail.solver.types import Backend, Choice, Limits, refusals_of
-from dovetail.solver.whole_nodes import FEW_COPIES, few_copies, on_whole_nodes, within
+from dovetail.solver.whole_nodes import (
+    FEW_COPIES,
+    better,
+    few_copies,
+    in_equal_pairs,
+    on_whole_nodes,
+    within,
+)
 
 _MANY, _PAIRS_OF_KINDS = 1000, 5
 """``auto`` counts the jobs of each kind if there are at least this many jobs, and at most this many
@@ -38,6 +45,8 @@ pairs of kinds per job: matching single jobs then takes longer, and memory for e
 
 _ANYWHERE = 0.5
 """The part of the time for the best plan if workers that stay together on nodes need not."""
+
+_AT_FIRST = "auto planned first as if workers could be on any nodes"
 
 _IN_PAIRS = "auto chose matching: GPUs are interchangeable and jobs share in pairs"
 
@@ -174,10 +183,12 @@ class Auto:
         relaxed = _with_bounds(self.best(free, part.unwatched()))
         seated = on_whole_nodes(relaxed, limits)
         if seated is not None:
-            return seated
-        listed = few_copies(free)
-        groups = bound if listed else bound.take((free.sizes == 1) | (relaxed.counts > 0))
-        return within(_with_bounds(self.best(on_nodes(groups), limits)), relaxed, listed)
+            return replace(seated, note=f"{_AT_FIRST}, and nodes were found for them")
+        paired = in_equal_pairs(free, relaxed, part.unwatched())
+        if not few_copies(free) and paired is not None:
+            return replace(paired, note=f"{_AT_FIRST}, then let only equal gangs share")
+        choice = within(_with_bounds(self.best(on_nodes(bound), limits)), relaxed)
+        return better(choice, paired)
 
     def best(self, groups: Groups, limits: Limits) -> Choice:
         """Return the best choice of these groups; ``note`` is that of ``solve``."""
