@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 PREFIX: Final = "JS1:"
@@ -19,7 +19,7 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_OF_ALL_BYTES: Final = 1 << 28
 _MIB: Final = 1 << 20
 _PERCENT: Final = 100.0
-_HUGE: Final = 1e18
+_MOST_MEMORY: Final = 1e15
 _FIELDS: Final = ("gpu_utilization", "gpu_used_memory", "gpu_total_memory")
 
 
@@ -84,23 +84,20 @@ class Summaries:
 
 
 def _summary(data: object) -> JobSummary:
-    nodes = _mapping(_mapping(data).get("nodes"))
-    gpus = [gpu for node in nodes.values() for gpu in _gpus(_mapping(node))]
-    if not gpus:
-        return NOTHING
-    known = [gpu for gpu in gpus if not math.isnan(gpu.memory_max_mib)]
-    fullest = max(known, key=lambda gpu: gpu.memory_max_mib, default=gpus[0])
-    return fullest._replace(gpu_util_mean=sum(gpu.gpu_util_mean for gpu in gpus) / len(gpus))
-
-
-def _gpus(node: Mapping[str, object]) -> Iterator[JobSummary]:
-    """Yield the figures of each GPU of a node."""
-    by_field = [_mapping(node.get(field)) for field in _FIELDS]
-    for gpu in {key: None for values in by_field for key in values}:
-        percent, used, total = (_number(values.get(gpu)) for values in by_field)
-        if percent > _PERCENT:
-            raise ValueError
-        yield JobSummary(percent / _PERCENT, used / _MIB, total / _MIB)
+    percents: list[float] = []
+    memories: list[tuple[float, float]] = []
+    for node in _mapping(_mapping(data).get("nodes")).values():
+        util, used, total = (_mapping(_mapping(node).get(field)) for field in _FIELDS)
+        percents += _amounts(util.values(), _PERCENT)
+        memories += zip(
+            _amounts(used.values(), _MOST_MEMORY),
+            _amounts((total.get(gpu, 0) for gpu in used), _MOST_MEMORY),
+            strict=True,
+        )
+    used_bytes, card_bytes = max(memories, default=(math.nan, math.nan))
+    known = percents and len(percents) >= len(memories)
+    mean = sum(percents) / len(percents) / _PERCENT if known else math.nan
+    return JobSummary(mean, used_bytes / _MIB, card_bytes / _MIB or math.nan)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -112,10 +109,11 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value
 
 
-def _number(value: object) -> float:
-    """Return an amount, NaN if it is missing."""
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _HUGE:
-        raise ValueError
-    return float(value)
+def _amounts(values: Iterable[object], most: float) -> list[float]:
+    """Return numbers from 0 to ``most``; raise ``ValueError`` for others."""
+    found = []
+    for value in values:
+        if not isinstance(value, int | float) or not 0 <= value <= most:
+            raise ValueError
+        found.append(float(value))
+    return found

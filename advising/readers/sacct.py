@@ -54,6 +54,11 @@ _READ: Final = (
 )
 _FIELDS: Final = {*_READ, "Account", "Partition", "QOS", "ReqMem", "NCPUS", "MaxRSS", "ExitCode"}
 _ID: Final = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\]|\*))?(?:\+\d+)?)(\..+)?")
+_USE: Final = ("memory_max_mib", "gpu_util_max", "gpu_util_mean")
+_NO_USE: Final = (
+    "No row tells memory or utilisation: sacct prints it in the rows of steps (without -X) under "
+    "TRESUsageInMax, if AccountingStorageTRES has gres/gpumem and gres/gpuutil."
+)
 _SUMMED: Final = "jobs of unknown memory, as sacct adds up the GPUs of a task"
 _MIG: Final = "jobs on instances of MIG, which count as the parts of a GPU that their names say"
 _UNLISTED: Final = "waiting arrays whose tasks are not all listed, which count as one job each"
@@ -62,7 +67,7 @@ _MIXED: Final = "start times without a zone among others with one, taken as UTC"
 
 
 def _recognises(_name: str, start: str) -> bool:
-    fields = re.split(r"[^\w%]+", start.partition("\n")[0].strip())
+    fields = re.split(r"[^\w%]+", start.lstrip().partition("\n")[0].strip())
     return not {*fields}.isdisjoint(_IDS) and len(_FIELDS.intersection(fields)) > 1
 
 
@@ -104,7 +109,10 @@ def _read(path: Path) -> Usage:
     return Usage.of(
         _attempts_named(kept).drop(columns=["_in_parts", "_summed"]),
         left_out=[*left_out, orphans],
-        notes=[f"{note}: {number:,}." for note, number in notes.items() if number],
+        notes=[
+            *(f"{note}: {number:,}." for note, number in notes.items() if number),
+            *([_NO_USE] if len(kept) and kept[[*_USE]].isna().all(axis=None) else []),
+        ],
     )
 
 
@@ -234,6 +242,8 @@ def _states(
 
 def _by_task(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Give each task of a waiting array a row; return the number of arrays that keep one row."""
+    import pandas as pd
+
     left, unlisted = MOST_NAMES, 0
     tasks: list[Sequence[str]] = []
     for job in jobs["job"]:
@@ -243,7 +253,8 @@ def _by_task(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
         elif len(found) > 1:
             left -= len(found)
         tasks.append(found or (job,))
-    return jobs.assign(job=tasks).explode("job", ignore_index=True), unlisted
+    listed = jobs.assign(job=pd.Series(tasks, jobs.index, dtype=object))
+    return listed.explode("job", ignore_index=True), unlisted
 
 
 def _kept(jobs: pd.DataFrame, *, asked: bool) -> tuple[pd.DataFrame, list[Omission]]:
