@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dovetail.instances.reading.tables import lines_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.core.groupby import SeriesGroupBy
 
 _MIB_PER_GIB: Final = 1024
 _MOST_GPUS: Final = 10_000
@@ -186,9 +187,7 @@ def _tasks_2020(frame: pd.DataFrame, source: str) -> Usage:
         {
             "gpus": by_job["gpus"].sum(),
             "fraction": part.where(part < 1),
-            "workers_together": by_job["together"].agg(
-                lambda each: np.gcd.reduce(each.astype(int))
-            ),
+            "workers_together": _divisors(by_job["together"]),
             "state": np.select([runs, waits], ["running", "waiting"], "ended"),
             "start_s": by_job["start_s"].min(),
             "end_s": by_job["end_s"].max().where(~runs),
@@ -204,6 +203,17 @@ def _tasks_2020(frame: pd.DataFrame, source: str) -> Usage:
             Omission(int(unused.sum()), "jobs", "ended without a start and an end"),
         ],
     )
+
+
+def _divisors(groups: SeriesGroupBy[Any]) -> NDArray[np.int64]:
+    """Return the greatest common divisor of whole numbers in each group, in their order."""
+    codes = groups.ngroup().to_numpy()
+    order = np.argsort(codes, kind="stable")
+    found = groups.obj.to_numpy().astype(np.int64)[order]
+    if not len(found):
+        return found
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    return np.asarray(np.gcd.reduceat(found, starts), np.int64)
 
 
 def _positive(times_s: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,6 +46,31 @@ _SUFFIXES: Final = {
 }
 
 
+_UNREAD: Final = (
+    *("managedFields", "env", "envFrom", "command", "args", "lifecycle", "securityContext"),
+    *("volumes", "volumeMounts", "volumeDevices", "volumesAttached", "volumesInUse"),
+    *("livenessProbe", "readinessProbe", "startupProbe", "tolerations", "affinity"),
+    *(
+        "topologySpreadConstraints",
+        "imagePullSecrets",
+        "hostAliases",
+        "dnsConfig",
+        "readinessGates",
+    ),
+    *("images", "addresses", "nodeInfo", "podIPs", "hostIPs", "lastState", "initContainerStatuses"),
+)
+"""Keys below which nothing is read: most lines of what kubectl prints."""
+
+_UNREAD_BELOW: Final = tuple(
+    re.compile(
+        rf"(?m)^(( *){dash}(?:{'|'.join(_UNREAD)}):[ ]*\n)((?:\2{within}(?: +[^ \n]|- ).*\n)+)"
+    )
+    for dash, within in (("", ""), ("- ", "  "))
+)
+"""What stands below such a key: lines further in, or items of a list; also if the key is the first
+of an item itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A mapping of a Kubernetes object, and its path in the file.
@@ -179,7 +204,26 @@ def _documents(content: bytes) -> Iterator[object]:
     if text.lstrip().startswith("{"):
         yield parse_json(text)
     else:
-        yield from yaml_documents(text)
+        yield from _yaml(text)
+
+
+def _yaml(text: str) -> list[object]:
+    """Return the documents of a YAML text, without what is never read.
+
+    Texts over several lines may look like a key. If one loses its end by that, quotes no longer
+    match and the text is read whole; so it is for every other fault, to report the true one.
+    """
+    try:
+        return list(yaml_documents(_shortened(text)))
+    except InputError:
+        return list(yaml_documents(text))
+
+
+def _shortened(text: str) -> str:
+    """Return a text with blank lines in place of what stands below unread keys."""
+    for pattern in _UNREAD_BELOW:
+        text = pattern.sub(lambda found: found[1] + "\n" * found[3].count("\n"), text)
+    return text
 
 
 def _unzipped(content: bytes) -> bytes:

@@ -604,6 +604,83 @@ spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
 """
 
 
+LONG = """\
+apiVersion: v1
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    annotations:
+      note: "first
+        env:
+          second"
+    managedFields:
+    - manager: kubectl
+      fieldsV1:
+        f:metadata: {}
+    name: a
+    namespace: ml
+  spec:
+    containers:
+    - args:
+      - |
+        cat <<END
+        resources:
+          limits:
+            nvidia.com/gpu: 7
+        END
+
+      env:
+      - name: GPUS
+        value: "8"
+      name: c
+      resources:
+        limits:
+          nvidia.com/gpu: "1"
+    - env:
+      - name: A
+        value: |
+          nodeName: n9
+      name: d
+      resources:
+        limits: {nvidia.com/gpu: "2"}
+    nodeName: n1
+    volumes:
+    - name: v
+  status:
+    phase: Running
+kind: List
+"""
+
+
+@pytest.mark.parametrize("note", ['"first\n        env:\n          second"', "other"])
+def test_what_is_never_read_makes_no_difference(tmp_path: Path, note: str) -> None:
+    """A line of the first note looks like a key below which nothing is read."""
+    text = LONG.replace('"first\n        env:\n          second"', note)
+    file = tmp_path / "long.yaml"
+    file.write_text(text)
+    assert (
+        row(read_usage(str(file)), "ml/a").items()
+        >= {
+            "gpus": 3.0,
+            "node": "n1",
+            "placement": "n1/,n1/,n1/",
+        }.items()
+    )
+
+
+def test_a_fault_is_reported_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "long.yaml"
+    broken = LONG.replace("    phase: Running", "   phase: [")
+    file.write_text(broken)
+    with pytest.raises(InputError) as error:
+        read_usage(str(file))
+    where = f"line {broken.count(chr(10)) + 1}, column 1"
+    assert str(error.value) == (
+        f"{file}: is not valid YAML at {where}: did not find expected ',' or ']'"
+    )
+
+
 def snapshot(content: bytes, name: str = "snapshot.json") -> bytes:
     """Return a ZIP file as KAI's plugin writes it."""
     out = io.BytesIO()
