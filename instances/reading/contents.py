@@ -411,8 +411,8 @@ def _values(data: object, where: str) -> Iterator[tuple[str, object]]:
 
 
 KUBERNETES = (
-    "is a manifest of Kubernetes, which is not read: write a workload with its memory and a job "
-    "for each pod (dovetail init prints a file to start from)"
+    "is a manifest of Kubernetes: dovetail import usage makes an instance of pods and nodes, or "
+    "write a workload with its memory and a job for each pod"
 )
 
 

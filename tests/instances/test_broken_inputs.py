@@ -674,6 +674,6 @@ def test_manifests_of_kubernetes_are_refused_with_what_to_do(tmp_path, name, tex
     with pytest.raises(InputError) as error:
         read_instance(path)
     assert str(error.value) == (
-        f"{path}: {where}is a manifest of Kubernetes, which is not read: write a workload with its "
-        "memory and a job for each pod (dovetail init prints a file to start from)"
+        f"{path}: {where}is a manifest of Kubernetes: dovetail import usage makes an instance of "
+        "pods and nodes, or write a workload with its memory and a job for each pod"
     )

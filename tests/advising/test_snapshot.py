@@ -1,0 +1,234 @@
+"""An instance of a snapshot: what could start now, and why the rest waits, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dovetail.advising.reader import read_usage
+from dovetail.advising.snapshot import Snapshot, instance_of
+from dovetail.advising.usage import Usage
+from dovetail.cli.main import main
+from dovetail.instances.checking.checker import check
+from dovetail.instances.errors import InputError
+from dovetail.instances.plan import Plan
+from dovetail.solver.explaining.explanations import explain
+from dovetail.solver.rounds import solve
+from tests.advising.readers.test_kubernetes import node, pod
+
+L4 = {"product": "NVIDIA-L4", "memory": "24576"}
+HALF = {"gpu-fraction": "0.5"}
+GROUP = {"runai-gpu-group": "g-1"}
+
+
+def snapshot(tmp_path: Path, *objects: dict[str, Any], **options: Any) -> Snapshot:
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return instance_of(read_usage(str(file)), **options)
+
+
+def gpus(count: int, labels: Mapping[str, str] = L4, name: str = "n1") -> dict[str, Any]:
+    return node(name, dict(labels), {"nvidia.com/gpu": count})
+
+
+def planned(made: Snapshot) -> Plan:
+    plan = solve(made.instance).plan
+    assert plan is not None
+    return plan
+
+
+def started(plan: Plan) -> set[str]:
+    return {row.job for row in plan.assignments if row.start}
+
+
+def why(made: Snapshot, plan: Plan, job: str) -> str:
+    return explain(made.instance, plan, job).reason
+
+
+def test_four_halves_on_one_card_of_kai(tmp_path):
+    """24,576 MiB hold two halves of 12,288 MiB: two of four pods run, as in KAI's own queue."""
+    pods = [pod(f"p{k}", annotations=HALF) for k in range(4)]
+    made = snapshot(tmp_path, gpus(1), *pods, assumed=1.0)
+    plan = planned(made)
+    assert len(started(plan)) == 2
+    assert check(made.instance, plan).valid
+    (waiting, _) = sorted({row.job for row in plan.waiting})
+    assert why(made, plan, waiting).startswith("capacity: the GPUs that suit it are full")
+
+
+def test_two_more_halves_wait_for_those_that_run(tmp_path):
+    running = [pod(f"p{k}", annotations=HALF, labels=GROUP, node="n1") for k in range(2)]
+    waiting = [pod(f"p{k}", annotations=HALF) for k in range(2, 4)]
+    made = snapshot(tmp_path, gpus(1), *running, *waiting, assumed=1.0)
+    assert [job.gpus for job in made.instance.jobs if job.running] == [("n1-0",), ("n1-0",)]
+    plan = planned(made)
+    assert started(plan) == set()
+    assert "such as n1-0 with ml/p0, ml/p1" in why(made, plan, "ml/p3")
+
+
+def test_nothing_shares_without_an_assumption(tmp_path):
+    pods = [pod(f"p{k}", annotations=HALF) for k in range(2)]
+    made = snapshot(tmp_path, gpus(1), *pods)
+    plan = planned(made)
+    assert len(started(plan)) == 1
+    (waits,) = plan.waiting
+    assert waits.reason.startswith("unknown: no known slowdown lets it share a GPU")
+
+
+def test_the_last_card_of_volcano(tmp_path):
+    """Seven cards are full; the last one has 24,576 MiB, which hold two pods of 12,288 MiB."""
+    seven = pod("seven", {"volcano.sh/gpu-number": 7}, node="n1")
+    three = [pod(f"r{k}", {"volcano.sh/gpu-memory": 12288}) for k in range(3)]
+    capacity = {"volcano.sh/gpu-number": 8, "volcano.sh/gpu-memory": 8 * 24576}
+    made = snapshot(tmp_path, node("n1", None, capacity), seven, *three, assumed=1.0)
+    plan = planned(made)
+    assert len(started(plan)) == 2
+    (waits,) = plan.waiting
+    assert "the GPUs that suit it are full" in why(made, plan, waits.job)
+
+
+def eights(*free: int) -> list[dict[str, Any]]:
+    """Return a gang of two pods with 8 GPUs each, and nodes of 8 with as many free."""
+    group = {"scheduling.k8s.io/group-name": "ddp"}
+    found = [pod(f"ddp-{k}", {"nvidia.com/gpu": 8}, annotations=group) for k in range(2)]
+    for k, some in enumerate(free):
+        found.append(gpus(8, name=f"n{k}"))
+        if some < 8:
+            found.append(pod(f"busy-{k}", {"nvidia.com/gpu": 8 - some}, node=f"n{k}"))
+    return found
+
+
+def test_two_pods_of_eight_gpus_wait_for_two_whole_nodes(tmp_path):
+    """7 + 7 + 8 free GPUs are enough for 16 workers, but only one node has room for a pod of 8."""
+    made = snapshot(tmp_path, *eights(7, 7, 8))
+    plan = planned(made)
+    assert started(plan) == set()
+    assert why(made, plan, "ml/ddp") == (
+        "nodes: it needs 2 times 8 free GPUs on one node; n2 has 8, n0 and n1 7"
+    )
+    assert started(planned(snapshot(tmp_path, *eights(7, 8, 8)))) == {"ml/ddp"}
+
+
+def test_whole_gpus_are_not_shared_under_an_assumption(tmp_path):
+    pods = [pod("whole", {"nvidia.com/gpu": 1}), pod("half", annotations=HALF)]
+    made = snapshot(tmp_path, gpus(1), *pods, assumed=1.0)
+    assert len(started(planned(made))) == 1
+    assert len(started(planned(snapshot(tmp_path, gpus(2), *pods, assumed=1.0)))) == 2
+
+
+def test_running_jobs_get_the_gpus_that_records_name_or_leave_free(tmp_path):
+    """Index 1 is named; the whole GPU goes to 0, the halves of two groups to 2 and 3."""
+    index = {"volcano.sh/gpu-index": "1"}
+    made = snapshot(
+        tmp_path,
+        gpus(4),
+        pod("half-a", annotations=HALF, labels={"runai-gpu-group": "a"}, node="n1"),
+        pod("half-b", annotations=HALF, labels={"runai-gpu-group": "b"}, node="n1"),
+        pod("half-c", annotations=HALF, labels={"runai-gpu-group": "a"}, node="n1"),
+        pod("whole", {"nvidia.com/gpu": 1}, node="n1"),
+        pod("by-index", {"volcano.sh/gpu-number": 1}, annotations=index, node="n1"),
+    )
+    held = {job.id: job.gpus for job in made.instance.jobs}
+    assert held["ml/half-a"] == held["ml/half-c"] != held["ml/half-b"]
+    assert len({*held.values()}) == 4
+    assert held["ml/by-index"] == ("n1-1",)
+    assert made.notes == ("1 jobs: the records name their nodes only, GPUs of these were chosen",)
+
+
+def test_parts_without_a_name_go_together(tmp_path):
+    """Quarters of 6,144 MiB: four fill a card, the fifth begins another."""
+    quarter = {"gpu-fraction": "0.25"}
+    pods = [pod(f"q{k}", annotations=quarter, node="n1") for k in range(5)]
+    made = snapshot(tmp_path, gpus(2), *pods)
+    assert [job.gpus for job in made.instance.jobs] == [("n1-0",)] * 4 + [("n1-1",)]
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    gpu = {"nvidia.com/gpu": 1}
+    closed = gpus(2, name="n2")
+    closed["spec"] = {"unschedulable": True}
+    both = {"scheduling.k8s.io/group-name": "both"}
+    made = snapshot(
+        tmp_path,
+        gpus(2),
+        closed,
+        node("n3", L4, {"nvidia.com/mig-1g.10gb": 7}),
+        pod("elsewhere", gpu, node="n9"),
+        pod("closed", gpu, node="n2"),
+        pod("mig", {"nvidia.com/mig-1g.10gb": 1}),
+        pod("other", gpu, spec={"nodeSelector": {"nvidia.com/gpu.product": "H100"}}),
+        pod("both-1", gpu, annotations=both, node="n1"),
+        pod("both-2", gpu, annotations=both, node="n2"),
+        pod("done", gpu, node="n1", phase="Succeeded"),
+        pod("much", {"nvidia.com/gpu": 2}, node="n1"),
+    )
+    assert {job.id: job.gpus for job in made.instance.jobs} == {"ml/both": ("n1-0",)}
+    assert set(made.notes) == {
+        "2 GPUs of nodes on which no job may start",
+        "7 GPUs that are instances of MIG",
+        "1 jobs on instances of MIG",
+        "1 jobs that have ended",
+        "1 running jobs on nodes that are not listed",
+        "1 waiting jobs that ask for another GPU model",
+        "1 running jobs for which their nodes have too few GPUs",
+        "1 jobs: the records name their nodes only, GPUs of these were chosen",
+    }
+
+
+def test_a_part_of_unequal_cards_is_one_of_the_largest(tmp_path):
+    a100 = {"product": "A100", "memory": "40960"}
+    nodes = [gpus(1), gpus(1, a100, "n2")]
+    made = snapshot(tmp_path, *nodes, pod("a", annotations=HALF), assumed=1.0)
+    assert [each.memory_mib for each in made.instance.workloads.values()] == [20480.0]
+    only = snapshot(tmp_path, *nodes, pod("a", annotations=HALF), model="NVIDIA-L4")
+    assert [each.memory_mib for each in only.instance.workloads.values()] == [12288.0]
+
+
+def test_jobs_of_other_records_are_on_their_nodes():
+    jobs = pd.DataFrame(
+        {"job": ["a", "b"], "state": "running", "node": ["n1,n2", None], "gpus": [4.0, 1.0]}
+    )
+    nodes = pd.DataFrame(
+        {"node": ["n1", "n2"], "gpu_model": "A100", "gpus": 4.0, "card_mib": [None, None]}
+    )
+    usage = Usage.of(jobs, nodes)
+    made = instance_of(usage, card_mib={"A100": 40960.0})
+    assert [job.gpus for job in made.instance.jobs] == [("n1-0", "n1-1", "n2-0", "n2-1")]
+    assert "1 running jobs whose nodes the records do not name" in made.notes
+    with pytest.raises(InputError) as error:
+        instance_of(usage)
+    assert str(error.value) == (
+        "GPUs of model A100: the memory of these GPUs is not in the records: give it "
+        "(--gpu-memory A100=MIB)"
+    )
+
+
+def test_records_without_nodes_are_refused(tmp_path):
+    with pytest.raises(InputError) as error:
+        snapshot(tmp_path, pod("a", {"nvidia.com/gpu": 1}))
+    assert str(error.value) == (
+        "the records must list nodes with GPUs on which jobs may start, got none"
+    )
+
+
+def test_the_command_writes_an_instance_that_plan_reads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    items = [gpus(1), *(pod(f"p{k}", annotations=HALF) for k in range(3)), pod("cpu")]
+    Path("cluster.json").write_text(
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    )
+    written = ["import", "usage", "cluster.json", "--assume-slowdown", "1", "-o", "cluster.yaml"]
+    assert main(written) == 0
+    assert capsys.readouterr() == (
+        "snapshot: 3 jobs, 1 GPU, 1 workload, 0 slowdowns -> cluster.yaml\n",
+        "dovetail: 1 pods: ask for no GPU\n",
+    )
+    assert main(["plan", "cluster.yaml", "-o", "plan.yaml"]) == 0
+    assert main(["explain", "cluster.yaml", "plan.yaml"]) == 0
+    assert "capacity: the GPUs that suit it are full" in capsys.readouterr().out
+    assert main([*written[:4], "0.5", *written[5:]]) == 2
