@@ -35,6 +35,7 @@ PAST: Final = ("submit_time", "last_sched_evaluation")
 _NUMBERS: Final = (
     *(*PAST, "start_time", "end_time", "time_limit"),
     *filter(None, TIMES.values()),
+    *("tasks_per_node", "max_nodes"),
 )
 """Fields of jobs that are numbers, or mappings of 23.x with one."""
 
@@ -158,11 +159,38 @@ def gpus_of_job(job: SlurmData) -> int:
 
 def gpus_asked(job: SlurmData) -> int:
     """Return the total number of GPUs that a job asked for."""
-    for key, times in TIMES.items():
+    asked = _asked(job)
+    if asked is None:
+        return 0
+    times = TIMES[asked[0]]
+    return int(asked[1] * (number_of_job(job, times) or 1 if times else 1))
+
+
+def _asked(job: SlurmData) -> tuple[str, int] | None:
+    """Return the field with which a job asked for GPUs, and its number; None if it did not."""
+    for key in TIMES:
         each = sum(count for _, count in gpus_in(str(job.get(key) or "")))
         if each:
-            return int(each * (number_of_job(job, times) or 1 if times else 1))
-    return 0
+            return key, each
+    return None
+
+
+def node_rule_of_job(job: SlurmData) -> dict[str, int]:
+    """Return the rule on how many GPUs a waiting job has on a node, as fields of an instance."""
+    gpus, asked = gpus_asked(job), _asked(job)
+    if gpus < 2 or asked is None:
+        return {}
+    field, each = asked
+    if field == "tres_per_node":
+        return {"workers_per_node": each}
+    if number_of_job(job, "max_nodes") == 1:
+        return {"workers_per_node": gpus}
+    if field == "tres_per_job":
+        return {}
+    on_node = int(each * (number_of_job(job, "tasks_per_node") or 0))
+    if on_node and on_node * (number_of_job(job, "node_count") or 0) == gpus:
+        return {"workers_per_node": on_node}
+    return {"workers_together": each} if each > 1 else {}
 
 
 def nodes_of_job(job: SlurmData) -> tuple[str, ...]:

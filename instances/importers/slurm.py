@@ -23,6 +23,7 @@ from dovetail.instances.importers._slurm_records import (
     indices_of_job,
     is_usable,
     node_facts,
+    node_rule_of_job,
     nodes_of_job,
     number_of_job,
     squeue_jobs,
@@ -73,10 +74,12 @@ def import_slurm(
     not know the GPU memory of jobs or their slowdowns when they share: workloads need 0 MiB and
     have no slowdowns.
 
-    An instance cannot require that the GPUs of a gang are on one node: waiting jobs with such a
-    rule are counted. Nor can it restrict a job to certain nodes. A waiting job is therefore
-    imported only if every imported node satisfies its request; ``partition`` and ``constraint``
-    select a part of the cluster for which this holds.
+    GPUs per node (``--gpus-per-node``, ``--gres``) and per task become ``workers_per_node`` and
+    ``workers_together``. Other ways to keep GPUs together, such as a number of nodes for the GPUs
+    of the whole job, cannot be expressed: waiting jobs with such a rule are counted. Nor can an
+    instance restrict a job to certain nodes. A waiting job is therefore imported only if every
+    imported node satisfies its request; ``partition`` and ``constraint`` select a part of the
+    cluster for which this holds.
 
     Parameters
     ----------
@@ -228,7 +231,7 @@ def _placed(
         if reason:
             out[reason] += 1
         else:
-            out["rules that keep GPUs of waiting jobs on one node"] += _keeps_together(job)
+            out["rules that keep GPUs of waiting jobs on one node"] += _keeps_otherwise(job)
             yield job
 
 
@@ -274,9 +277,9 @@ def _why_not(job: SlurmData, taken: Mapping[str, _Taken], partition: str | None)
     return ""
 
 
-def _keeps_together(job: SlurmData) -> bool:
-    """Return whether Slurm would give a waiting job several GPUs of one node."""
-    if state_of_job(job) == "RUNNING" or gpus_of_job(job) < 2:
+def _keeps_otherwise(job: SlurmData) -> bool:
+    """Return whether Slurm would give a waiting job several GPUs of one node, without a rule."""
+    if state_of_job(job) == "RUNNING" or gpus_of_job(job) < 2 or node_rule_of_job(job):
         return False
     return gpus_of_job(job) > (number_of_job(job, "node_count") or 1)
 
@@ -297,6 +300,8 @@ def _job(job: SlurmData, now_s: float, begun_s: float) -> dict[str, object]:
     }
     if running:
         made |= {"state": "running", "gpus": [f"{node}-{k}" for node, k in indices_of_job(job)]}
+    else:
+        made |= node_rule_of_job(job)
     if limit_min:
         started_s = number_of_job(job, "start_time") or now_s
         left_s = (end_s or started_s + 60 * limit_min) - now_s if running else 60 * limit_min

@@ -87,13 +87,49 @@ def test_gangs_are_where_slurm_has_them(files):
     assert running.remaining_s == 3100
     assert (running.workload, waiting.workload) == ("ann/train", "bob/tune")
     assert (waiting.workers, waiting.remaining_s, waiting.arrival_s) == (4, 1800, 600)
-    # Two nodes with two GPUs each is what the waiting one asks for; a plan may spread them.
-    assert made.left_out == (
-        "nodes that are down or drained (1)",
-        "nodes without GPUs (1)",
-        "rules that keep GPUs of waiting jobs on one node (1)",
-    )
+    # Two nodes with two GPUs each is what the waiting one asks for.
+    assert (waiting.workers_per_node, running.workers_per_node) == (2, None)
+    assert made.left_out == ("nodes that are down or drained (1)", "nodes without GPUs (1)")
     assert not made.instance.slowdowns
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "rule"),
+    [
+        # --gpus-per-node=4 -N 2, --gpus-per-node=1 -N 3
+        ({"tres_per_node": "gres/gpu:4", "node_count": 2}, 8, {"workers_per_node": 4}),
+        ({"tres_per_node": "gres/gpu:1", "node_count": 3}, 3, {"workers_per_node": 1}),
+        ({"tres_per_node": "gres/gpu:1", "node_count": 1}, 1, {}),
+        # --gpus-per-task=2 -n 3; with --ntasks-per-node=2 -N 2; with -N 1-1
+        ({"tres_per_task": "gres/gpu:2", "tasks": 3}, 6, {"workers_together": 2}),
+        ({"tres_per_task": "gres/gpu:1", "tasks": 3}, 3, {}),
+        (
+            {"tres_per_task": "gres/gpu:2", "tasks": 4, "tasks_per_node": 2, "node_count": 2},
+            8,
+            {"workers_per_node": 4},
+        ),
+        (
+            {"tres_per_task": "gres/gpu:2", "tasks": 3, "tasks_per_node": 2, "node_count": 2},
+            6,
+            {"workers_together": 2},
+        ),
+        ({"tres_per_task": "gres/gpu:2", "tasks": 3, "max_nodes": 1}, 6, {"workers_per_node": 6}),
+        # --gpus=4 -N 1-1; --gpus=4
+        ({"tres_per_job": "gres/gpu:4", "max_nodes": 1}, 4, {"workers_per_node": 4}),
+        ({"tres_per_job": "gres/gpu:4", "max_nodes": 0}, 4, None),
+    ],
+)
+def test_gpus_per_node_and_per_task_are_rules_for_nodes(files, asked, workers, rule):
+    bare = {
+        key: value for key, value in WAITS.items() if key not in ("tres_per_node", "node_count")
+    }
+    made = files({**bare, **asked})
+    (job,) = made.instance.jobs
+    found = {"workers_per_node": job.workers_per_node, "workers_together": job.workers_together}
+    assert job.workers == workers
+    assert {name: size for name, size in found.items() if size is not None} == (rule or {})
+    counted = any(line.startswith("rules that keep GPUs") for line in made.left_out)
+    assert counted == (rule is None or (not rule and workers > 1))
 
 
 def test_newer_slurms_write_numbers_as_objects_and_states_as_lists(files):
