@@ -414,7 +414,7 @@ def test_a_mistake_is_one_line(run, small, arguments, message):
         (
             "id,arrival_s,workers,duration_s,gpus\n",
             "line 1: unknown column 'gpus', known: id, arrival_s, workers, duration_s, workload, "
-            "gsla, weight, priority, tenant\n",
+            "gsla, weight, priority, tenant, workers_per_node, workers_together\n",
         ),
         ("id,arrival_s,workers,duration_s\na,0,1,-3\n", "duration_s"),
         ("\x00\x01", "trace"),

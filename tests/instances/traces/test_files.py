@@ -76,7 +76,7 @@ def test_gzip_is_unpacked(tmp_path):
         (
             [f"{OWN},colour"],
             "line 1: unknown column 'colour', known: id, arrival_s, workers, duration_s, "
-            "workload, gsla, weight, priority, tenant",
+            "workload, gsla, weight, priority, tenant, workers_per_node, workers_together",
         ),
         ([f"{OWN},id"], "line 1: column 'id' is given twice"),
         (
@@ -87,8 +87,8 @@ def test_gzip_is_unpacked(tmp_path):
         (
             ["JobID,submit"],
             "line 1: unknown column 'JobID', known: id, arrival_s, workers, duration_s, "
-            "workload, gsla, weight, priority, tenant; columns of "
-            "other names: --columns arrival_s=COLUMN,...",
+            "workload, gsla, weight, priority, tenant, workers_per_node, workers_together; columns "
+            "of other names: --columns arrival_s=COLUMN,...",
         ),
         ([OWN, "a,0,1"], "line 2: must have 4 fields, got 3"),
         ([OWN, ",0,1,60"], "line 2: id: must not be empty"),
@@ -120,6 +120,18 @@ def test_gzip_is_unpacked(tmp_path):
         (
             [f"{OWN},priority", "a,0,1,60,high"],
             "line 2: priority: must be batch or latency, got 'high'",
+        ),
+        (
+            [f"{OWN},workers_per_node", "a,0,6,60,4"],
+            "line 2: workers_per_node: must be >= 1 and divide workers (6), got 4",
+        ),
+        (
+            [f"{OWN},workers_together", "a,0,6,60,2.5"],
+            "line 2: workers_together: must be a whole number, got '2.5'",
+        ),
+        (
+            [f"{OWN},workers_per_node,workers_together", "a,0,6,60,3,2"],
+            "line 2: workers_together: must not be given with workers_per_node (3), got 2",
         ),
         (
             [f"{OWN},tenant", "a,0,1,60,\x07"],
@@ -491,3 +503,14 @@ def test_sacct_times_of_other_forms_are_refused(tmp_path):
     assert error_of(sacct(tmp_path, row)) == (
         "sacct.txt: line 2: Submit: must be a time like 2026-08-11T14:36:24, got '08/16-10:00:00'"
     )
+
+
+def test_rules_for_nodes_are_written_and_read(tmp_path):
+    jobs = (
+        TraceJob("a", 0.0, 1, 60.0),
+        TraceJob("b", 1.0, 6, 60.0, workers_per_node=3),
+        TraceJob("c", 2.0, 6, 60.0, workers_together=2),
+    )
+    for name in ("mine.csv", "mine.parquet"):
+        write_trace(tmp_path / name, Trace("mine", jobs))
+        assert read_trace(tmp_path / name).jobs == jobs
