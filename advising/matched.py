@@ -1,0 +1,70 @@
+"""The fewest GPUs for jobs of some kinds, proven, by matching."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.advising.work import Bools, Floats, Ints
+from dovetail.formulations.budget import Budget
+from dovetail.solver.pairing.matching import match_pairs
+
+
+class FewestGpus(NamedTuple):
+    """Which jobs share a GPU.
+
+    Attributes
+    ----------
+    mate : (jobs,) int
+        The co-runner of each job, or the job itself.
+    pairs : int
+        How many pairs.
+    most_pairs : int
+        No more pairs are possible, proven.
+    """
+
+    mate: Ints
+    pairs: int
+    most_pairs: int
+
+
+def fewest_gpus(
+    kinds: Ints, allowed: Bools, slowdown: Floats, budget: Budget, new: Bools | None = None
+) -> FewestGpus:
+    """Return pairs of jobs such that they need the fewest GPUs, then the least slowdowns.
+
+    Parameters
+    ----------
+    kinds : (jobs,) int
+        The kind of each job; all use equally many GPUs.
+    allowed : (kinds, kinds) bool
+        Whether two kinds may share.
+    slowdown : (kinds, kinds) float
+        The slowdown of the first kind beside the second.
+    budget : Budget
+        The time for it.
+    new : (jobs,) bool, optional
+        At least one job of a pair must be one of these; by default any two may be.
+    """
+    count = len(kinds)
+    alone = np.arange(count)
+    if count < 2:
+        return FewestGpus(alone, 0, 0)
+    may = allowed[np.ix_(kinds, kinds)]
+    if new is not None:
+        may &= new[:, None] | new[None, :]
+    np.fill_diagonal(may, False)
+    if not may.any():
+        return FewestGpus(alone, 0, 0)
+    beside = slowdown[np.ix_(kinds, kinds)]
+    total = np.where(may, beside + beside.T - 2, 0.0)
+    # A pair less is never worth the slowdowns that it would save.
+    weight = 1 / (2 * max(count * float(total.max()), 1.0))
+    value = np.where(may, 1 - weight * total, -np.inf)
+    found = match_pairs(value, np.zeros(count), time_limit=budget)
+    mate = np.where(found.mate < 0, alone, found.mate)
+    pairs = int((mate != alone).sum() // 2)
+    # The value of k pairs is above k - 1/2.
+    most = count // 2 if found.bound is None else int(np.ceil(found.bound - 0.5))
+    return FewestGpus(np.asarray(mate, np.int64), pairs, max(pairs, min(most, count // 2)))

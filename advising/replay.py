@@ -1,0 +1,214 @@
+"""The jobs of the records once more, sharing GPUs.
+
+Each job starts when it did, and as soon as it starts it is decided where, without knowing how long
+it will run: beside a running job that has a GPU to itself, if the two may share at halves, else on
+idle GPUs. Jobs that start at the same moment are matched so that they need the fewest GPUs. A cap
+lasts from the start of a job to its end, and a co-runner only joins a job that has one. A job
+starts at half of the SMs if it may share with any other and if half of the SMs alone slows it by at
+most a quarter. As that costs time if nobody joins, a stricter rule may save more; the best of
+``RULES`` counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dovetail.advising.matched import fewest_gpus
+from dovetail.advising.sharing import SPLITS, alone_at_half, has_partner, pairs_of
+from dovetail.advising.work import Work
+from dovetail.formulations.budget import Budget
+
+RULES: Final = (1.0, 1.1, 1.25)
+"""The largest slowdowns that are tried for a job that has a cap and no co-runner; with 0 no job
+shares."""
+
+_HOUR_S: Final = 3_600.0
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What sharing would have come to.
+
+    Attributes
+    ----------
+    gpu_hours : float
+        GPU hours in use.
+    most_gpus : int
+        The most GPUs in use at once.
+    shared_hours : mapping of (int, int) to float
+        The GPU hours that two kinds shared, the lower kind first: as many were saved, less what
+        the slowdowns cost.
+    mean_slowdown : float
+        Of all jobs, weighted by their GPU hours.
+    """
+
+    gpu_hours: float
+    most_gpus: int
+    shared_hours: dict[tuple[int, int], float]
+    mean_slowdown: float
+
+
+def replay(work: Work, case: int, limit: float, budget: Budget) -> Replayed:
+    """Replay the jobs in a case, under a limit of the slowdown, by the rule that saves most.
+
+    Raises
+    ------
+    OutOfTimeError
+        When the budget is spent.
+    """
+    rules = (0.0, *(rule for rule in RULES if rule <= limit))
+    found = [_Replay(work, case, limit, rule, budget).run() for rule in rules]
+    return min(found, key=lambda each: each.gpu_hours)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job that runs: its kind, work left in seconds alone, pace, and its co-runner."""
+
+    job: int
+    kind: int
+    left_s: float
+    capped: bool
+    since_s: float
+    slowdown: float = 1.0
+    partner: _Run | None = None
+    version: int = 0
+    begun_s: float = field(default=0.0)
+
+
+class _Replay:
+    def __init__(
+        self, work: Work, case: int, limit: float, most_alone: float, budget: Budget
+    ) -> None:
+        self._work, self._budget = work, budget
+        pairs = pairs_of(work, case, limit, SPLITS[:1])
+        self._allowed, self._beside = pairs.allowed, pairs.slowdown
+        alone = alone_at_half(work, case)
+        with np.errstate(invalid="ignore"):
+            self._capped = has_partner(work, self._allowed) & (alone <= most_alone)
+        self._alone = np.where(self._capped, alone, 1.0)
+        self._ends: list[tuple[float, int, int, _Run]] = []
+        self._single: dict[int, dict[int, _Run]] = defaultdict(dict)
+        self._in_use = self._most = 0
+        self._hours = self._weighted = self._held = 0.0
+        self._now = float(work.begin_s.min())
+        self._shared: dict[tuple[int, int], float] = defaultdict(float)
+
+    def run(self) -> Replayed:
+        order = np.argsort(self._work.begin_s, kind="stable")
+        begins = self._work.begin_s[order]
+        cuts = np.flatnonzero(np.diff(begins)) + 1
+        for batch in np.split(order, cuts):
+            self._budget.check()
+            at = float(self._work.begin_s[batch[0]])
+            self._finish_until(at)
+            self._move_to(at)
+            self._start([self._fresh(job, at) for job in batch.tolist()])
+        self._finish_until(np.inf)
+        mean = self._weighted / self._held if self._held else 1.0
+        return Replayed(self._hours, self._most, dict(self._shared), mean)
+
+    def _fresh(self, job: int, at: float) -> _Run:
+        kind = int(self._work.kind[job])
+        seconds = float(self._work.end_s[job] - self._work.begin_s[job])
+        return _Run(job, kind, seconds, bool(self._capped[kind]), at, begun_s=at)
+
+    def _move_to(self, at: float) -> None:
+        self._hours += self._in_use * (at - self._now) / _HOUR_S
+        self._now = at
+
+    def _start(self, runs: Sequence[_Run]) -> None:
+        """Start jobs at this moment: matched with each other and with running ones, or alone."""
+        by_gpus = defaultdict(list)
+        for run in runs:
+            by_gpus[int(self._work.gpus[run.kind])].append(run)
+        for gpus, fresh in by_gpus.items():
+            single = [run for run in self._single[gpus].values() if run.capped]
+            for run, other in self._matched(fresh, single):
+                if other is None:
+                    self._use(gpus)
+                    self._single[gpus][run.job] = run
+                    self._pace(run, self._alone[run.kind])
+                else:
+                    self._join(gpus, run, other, other in single)
+
+    def _matched(self, fresh: list[_Run], single: list[_Run]) -> list[tuple[_Run, _Run | None]]:
+        able = [run for run in fresh if run.capped]
+        alone: list[tuple[_Run, _Run | None]] = [(run, None) for run in fresh if not run.capped]
+        if len(able) == 1:
+            return [*alone, (able[0], self._best(able[0], single))]
+        runs = [*able, *single]
+        kinds = np.array([run.kind for run in runs], np.int64)
+        new = np.arange(len(runs)) < len(able)
+        mate = fewest_gpus(kinds, self._allowed, self._beside, self._budget, new).mate
+        found: list[tuple[_Run, _Run | None]] = []
+        for k, run in enumerate(able):
+            other = int(mate[k])
+            if other == k:
+                found.append((run, None))
+            elif other > k:
+                found.append((run, runs[other]))
+        return [*alone, *found]
+
+    def _best(self, run: _Run, single: list[_Run]) -> _Run | None:
+        """Return the running job beside which both are slowed least."""
+        if not single:
+            return None
+        kinds = np.array([other.kind for other in single], np.int64)
+        allowed = self._allowed[run.kind, kinds]
+        if not allowed.any():
+            return None
+        total = self._beside[run.kind, kinds] + self._beside[kinds, run.kind]
+        return single[int(np.argmin(np.where(allowed, total, np.inf)))]
+
+    def _join(self, gpus: int, run: _Run, other: _Run, running: bool) -> None:
+        if running:
+            del self._single[gpus][other.job]
+        else:
+            self._use(gpus)
+        run.partner, other.partner = other, run
+        self._pace(run, self._beside[run.kind, other.kind])
+        self._pace(other, self._beside[other.kind, run.kind])
+
+    def _use(self, gpus: int) -> None:
+        self._in_use += gpus
+        self._most = max(self._most, self._in_use)
+
+    def _pace(self, run: _Run, slowdown: float) -> None:
+        """Let a job go on at another pace from now on."""
+        run.left_s -= (self._now - run.since_s) / run.slowdown
+        run.since_s, run.slowdown = self._now, float(slowdown)
+        run.version += 1
+        end = self._now + max(run.left_s, 0.0) * run.slowdown
+        heapq.heappush(self._ends, (end, run.job, run.version, run))
+
+    def _finish_until(self, at: float) -> None:
+        while self._ends and self._ends[0][0] <= at:
+            end, _, version, run = heapq.heappop(self._ends)
+            if version == run.version:
+                self._move_to(end)
+                self._finish(run)
+
+    def _finish(self, run: _Run) -> None:
+        gpus = int(self._work.gpus[run.kind])
+        alone_s = float(self._work.end_s[run.job] - self._work.begin_s[run.job])
+        self._weighted += gpus * (self._now - run.begun_s)
+        self._held += gpus * alone_s
+        run.version += 1
+        other = run.partner
+        if other is None:
+            del self._single[gpus][run.job]
+            self._in_use -= gpus
+            return
+        pair = (min(run.kind, other.kind), max(run.kind, other.kind))
+        together = self._now - max(run.begun_s, other.begun_s)
+        self._shared[pair] += gpus * together / _HOUR_S
+        run.partner = other.partner = None
+        self._single[gpus][other.job] = other
+        self._pace(other, self._alone[other.kind])

@@ -1,0 +1,356 @@
+"""The advice in words and numbers: for a terminal, and as data for ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from dovetail.advising.advice import LIKELY, REASONS, Advice, Obstacle, Partners
+from dovetail.advising.settings import Setting, settings
+from dovetail.advising.usage import Usage
+from dovetail.advising.work import CASES
+from dovetail.toolkit.tables import (
+    Name,
+    TableColumn,
+    fact_lines,
+    named_lines,
+    stacked,
+    table,
+    title,
+)
+from dovetail.toolkit.wording import enumerated, gib, number
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_MOST_PARTNERS: Final = 10
+_MOST_NAMED: Final = 3
+_NOTHING: Final = 0.005
+_OLDEST_DATE_S: Final = 1e8
+"""Times below this many seconds since 1970 are not dates."""
+
+
+class AdviceWords:
+    """What to say of an advice.
+
+    Parameters
+    ----------
+    advice : Advice
+        The advice.
+    usage : Usage
+        The records.
+    files : sequence of str
+        Their names.
+    cost : float, optional
+        The cost of a GPU hour, in any currency.
+    """
+
+    def __init__(
+        self, advice: Advice, usage: Usage, files: Sequence[str], cost: float | None = None
+    ) -> None:
+        self.advice, self.usage, self.files, self.cost = advice, usage, files, cost
+
+    def view(self) -> RenderableType:
+        """Return the advice for a terminal."""
+        return stacked(
+            fact_lines(*self.facts()),
+            self._savings(),
+            f"\n{self.proof()} The numbers themselves are estimates.",
+            *self._partners(),
+            *self._others(),
+        )
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Yield what the records are."""
+        work = self.advice.work
+        yield "advice for", enumerated(list(self.files))
+        users = len({*filter(None, work.users)})
+        told = number(len(work.kind), "job") + (f" of {number(users, 'user')}" if users else "")
+        yield "records", f"{told}, {number(len(work.names), 'kind')} of work{self._span()}"
+        models = sorted({model or "GPU model unknown" for model in work.models})
+        named = models[:_MOST_NAMED] + (["others"] if len(models) > _MOST_NAMED else [])
+        yield "GPUs", enumerated(named)
+        yield "basis", self.basis()
+
+    def basis(self) -> str:
+        """Return what the figures are estimated from."""
+        work = self.advice.work
+        detailed = int(work.runs[work.detailed].sum())
+        jobs = int(work.runs.sum())
+        if detailed == jobs:
+            return "estimates from SM and DRAM activity; nothing was measured in pairs"
+        of = (
+            "gpu_util and memory" if not detailed else f"gpu_util, of {detailed:,} jobs SM activity"
+        )
+        return f"estimates from {of}; nothing was measured in pairs"
+
+    def _span(self) -> str:
+        work = self.advice.work
+        if not work.timed:
+            return ", at one moment"
+        begin, hours = float(work.begin_s.min()), work.hours
+        length = f"{hours:,.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
+        if begin < _OLDEST_DATE_S:
+            return f", {length}"
+        return f", {length} from {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}"
+
+    def _savings(self) -> RenderableType:
+        columns = [TableColumn(""), "now", *self._heads()]
+        return stacked("", table(columns, self.saving_rows()))
+
+    def saving_rows(self) -> list[list[str]]:
+        """Return the figures now, and with sharing in each case."""
+        rows = [row for row in (self._hour_row(), self._peak_row(), self._moment_row()) if row]
+        if self.cost is not None and self.advice.replayed:
+            rows.append(self._cost_row(self.cost))
+        if self.advice.replayed:
+            rows.append(self._slowdown_row())
+        return rows
+
+    def _heads(self) -> list[str]:
+        return [f"sharing:\n{CASES[0]}", *(f"\n{name}" for name in CASES[1:])]
+
+    def _hour_row(self) -> list[str]:
+        now = self.advice.gpu_hours
+        if not self.advice.replayed:
+            return []
+        return [
+            "GPU hours",
+            f"{now:,.0f}",
+            *(_with_change(each.gpu_hours, now) for each in self.advice.replayed),
+        ]
+
+    def _peak_row(self) -> list[str]:
+        if not self.advice.replayed:
+            return []
+        now = self.advice.moment.gpus_now
+        most = (each.most_gpus for each in self.advice.replayed)
+        return ["most GPUs at once", _count(now), *(_with_change(each, now) for each in most)]
+
+    def _moment_row(self) -> list[str]:
+        moment = self.advice.moment
+        fewest = (_with_change(each, moment.gpus_now) for each in moment.gpus)
+        return ["GPUs needed then", _count(moment.gpus_now), *fewest]
+
+    def _cost_row(self, cost: float) -> list[str]:
+        now = self.advice.gpu_hours * cost
+        return [
+            "cost",
+            f"{now:,.0f}",
+            *(_with_change(each.gpu_hours * cost, now) for each in self.advice.replayed),
+        ]
+
+    def _slowdown_row(self) -> list[str]:
+        return [
+            "mean slowdown",
+            "1.00",
+            *(f"{each.mean_slowdown:.2f}" for each in self.advice.replayed),
+        ]
+
+    def headline(self) -> str:
+        """Return what sharing comes to, in a sentence."""
+        advice, moment = self.advice, self.advice.moment
+        if moment.gpus[LIKELY] >= moment.gpus_now and not advice.replayed:
+            return "Sharing saves nothing here"
+        if advice.replayed:
+            part = 1 - advice.replayed[LIKELY].gpu_hours / advice.gpu_hours
+            saved = f"{100 * part:.0f} % of {advice.gpu_hours:,.0f} GPU hours"
+            return f"Sharing would likely save {saved}"
+        return f"{moment.gpus[LIKELY]:,} of {_count(moment.gpus_now)} GPUs are likely to be enough"
+
+    def proof(self) -> str:
+        """Return what is proven of the busiest moment."""
+        moment, likely = self.advice.moment, self.advice.moment.gpus[LIKELY]
+        proof = (
+            "no fewer are possible for these numbers, proven"
+            if moment.gpus == moment.bounds
+            else f"proven: no fewer than {moment.bounds[LIKELY]:,}"
+        )
+        return (
+            f"At the busiest moment{self._when()}, {number(moment.jobs, 'job')} on "
+            f"{_count(moment.gpus_now)} GPUs fit on {likely:,}, with no job slowed more than "
+            f"{self.advice.limit:.2f} times: {proof}."
+        )
+
+    def _when(self) -> str:
+        at = self.advice.moment.at_s
+        if not self.advice.work.timed or at < _OLDEST_DATE_S:
+            return ""
+        return f" ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC)"
+
+    def left_out(self) -> list[str]:
+        """Return what is not in the figures, and notes on the records."""
+        return [*map(str, self.usage.left_out), *self.usage.notes]
+
+    def _partners(self) -> Iterator[RenderableType]:
+        found = self.advice.partners
+        if not found:
+            return
+        yield title("who could share (likely)")
+        columns = (
+            TableColumn("job", folds=True),
+            TableColumn("with", folds=True),
+            TableColumn("SMs %", right=True),
+            TableColumn("GiB", right=True),
+            TableColumn("slowdowns", right=True),
+            TableColumn("GPU h\nshared", right=True, silent=("0",)),
+            TableColumn("GPUs at\nthe peak", right=True, silent=("0",)),
+        )
+        yield table(columns, [self._partner_row(each) for each in found[:_MOST_PARTNERS]], names=2)
+        if len(found) > _MOST_PARTNERS:
+            yield f"and {len(found) - _MOST_PARTNERS:,} more pairs of kinds (--json, --report)"
+
+    def _partner_row(self, partners: Partners) -> list[str | Any]:
+        a, b = partners.kinds
+        ranges = " ".join(f"{low:.2f}-{high:.2f}" for low, high in partners.slowdown)
+        return [
+            Name(self.advice.work.label(a)),
+            Name(self.advice.work.label(b)),
+            "/".join(map(str, partners.split)),
+            " + ".join(map(gib, partners.memory_mib)),
+            ranges,
+            f"{partners.shared_hours:,.0f}",
+            f"{partners.at_once:,}",
+        ]
+
+    def _others(self) -> Iterator[RenderableType]:
+        first = self.first_settings()
+        if first:
+            name = self.advice.work.label(self.advice.partners[0].kinds[0])
+            yield title(f"what to type in for {name} (all others: --report, --json)")
+            yield named_lines(first)
+        if self.advice.obstacles:
+            yield title("may not share")
+            yield named_lines(
+                (self.amount(each), f"{self.reason(each)}: {self.named(each.kinds)}")
+                for each in self.advice.obstacles
+            )
+        if self.advice.to_measure:
+            yield title("measure next")
+            yield named_lines(
+                (
+                    self.hours(each.gpu_hours, each.kinds),
+                    f"{each.what}, of {self.named(each.kinds)}",
+                )
+                for each in self.advice.to_measure
+            )
+        left_out = self.left_out()
+        if left_out:
+            yield title("left out, and notes")
+            yield stacked(*left_out)
+
+    def first_settings(self) -> list[tuple[str, str]]:
+        """Return the settings of the first job of the first pair."""
+        if not self.advice.partners:
+            return []
+        return [(each.system, each.text) for each in self.settings(self.advice.partners[0], 0)]
+
+    def settings(self, partners: Partners, k: int) -> tuple[Setting, ...]:
+        """Return what to type in for one of two jobs that share."""
+        work, kind = self.advice.work, partners.kinds[k]
+        card, service = float(work.card_mib[kind]), bool(work.service[kind])
+        return settings(partners.split[k], partners.limit_mib[k], card, service)
+
+    def amount(self, obstacle: Obstacle) -> str:
+        """Return how much work an obstacle stops."""
+        return self.hours(obstacle.gpu_hours, obstacle.kinds)
+
+    def hours(self, hours: float, kinds: Sequence[int]) -> str:
+        """Return an amount of work: GPU hours, or jobs without times."""
+        if self.advice.work.timed:
+            return f"{hours:,.0f} GPU h"
+        return number(int(self.advice.work.runs[list(kinds)].sum()), "job")
+
+    def reason(self, obstacle: Obstacle) -> str:
+        """Return the reason of an obstacle as a clause."""
+        return REASONS[obstacle.reason]
+
+    def named(self, kinds: Sequence[int]) -> str:
+        """Return the first of some kinds by name, and how many others there are."""
+        names = [self.advice.work.label(kind) for kind in kinds[:_MOST_NAMED]]
+        left = len(kinds) - len(names)
+        return enumerated([*names, f"{left:,} more"] if left else names)
+
+    def data(self) -> dict[str, Any]:
+        """Return the advice as data."""
+        advice, work = self.advice, self.advice.work
+        cases = {}
+        for k, name in enumerate(CASES):
+            replayed = advice.replayed[k] if advice.replayed else None
+            cases[name] = {
+                "gpu_hours": replayed and round(replayed.gpu_hours, 3),
+                "most_gpus": replayed and replayed.most_gpus,
+                "mean_slowdown": replayed and round(replayed.mean_slowdown, 4),
+                "gpus_needed": advice.moment.gpus[k],
+                "gpus_needed_bound": advice.moment.bounds[k],
+            }
+        return {
+            "files": list(self.files),
+            "jobs": len(work.kind),
+            "kinds": len(work.names),
+            "hours": round(work.hours, 3) if work.timed else None,
+            "basis": self.basis(),
+            "limit": advice.limit,
+            "now": {
+                "gpu_hours": round(advice.gpu_hours, 3) if work.timed else None,
+                "gpus": advice.moment.gpus_now,
+                "jobs_at_the_peak": advice.moment.jobs,
+            },
+            "cost_per_gpu_hour": self.cost,
+            "sharing": cases,
+            "partners": [self._partners_data(each) for each in advice.partners],
+            "may_not_share": [
+                {
+                    "reason": each.reason,
+                    "text": REASONS[each.reason],
+                    "gpu_hours": round(each.gpu_hours, 3),
+                    "kinds": [work.label(kind) for kind in each.kinds],
+                }
+                for each in advice.obstacles
+            ],
+            "measure_next": [
+                {
+                    "what": each.what,
+                    "gpu_hours": round(each.gpu_hours, 3),
+                    "kinds": [work.label(kind) for kind in each.kinds],
+                }
+                for each in advice.to_measure
+            ],
+            "left_out": [each._asdict() for each in self.usage.left_out],
+            "notes": list(self.usage.notes),
+        }
+
+    def _partners_data(self, partners: Partners) -> dict[str, Any]:
+        work = self.advice.work
+        jobs = []
+        for k, kind in enumerate(partners.kinds):
+            jobs.append(
+                {
+                    "user": work.users[kind] or None,
+                    "name": work.names[kind],
+                    "gpus": int(work.gpus[kind]),
+                    "share": partners.split[k],
+                    "memory_mib": round(partners.memory_mib[k], 1),
+                    "memory_limit_mib": round(partners.limit_mib[k], 1),
+                    "slowdown": [round(each, 4) for each in partners.slowdown[k]],
+                    "settings": dict(self.settings(partners, k)),
+                }
+            )
+        return {
+            "jobs": jobs,
+            "gpu_model": work.models[partners.kinds[0]] or None,
+            "gpu_hours_shared": round(partners.shared_hours, 3),
+            "gpus_at_the_peak": partners.at_once,
+        }
+
+
+def _count(gpus: float) -> str:
+    return f"{gpus:,.0f}" if gpus == int(gpus) else f"{gpus:,.1f}"
+
+
+def _with_change(value: float, now: float) -> str:
+    """Return a figure, and its change in per cent."""
+    change = (value - now) / now if now else 0.0
+    sign = "±" if abs(change) < _NOTHING else "+" if change > 0 else "−"
+    return f"{value:,.0f} ({sign}{abs(change):.0%})".replace("%", " %")

@@ -1,0 +1,256 @@
+r"""Kinds of work in records, and the range of what each needs: low, likely and high.
+
+The three cases are named by what sharing saves in them. In the case ``low`` a job needs as much as
+the records allow, in the case ``high`` as little. Peaks decide memory and, for services, the time
+for which a GPU is busy: a mean hides the moments in which two jobs meet.
+
+====================  ======================  =====================  ====================
+\                      low                     likely                 high
+====================  ======================  =====================  ====================
+memory                1.05 x maximum, else    p95, else maximum,     p95, else mean,
+                      1.15 x p95, else asked  else asked for, else   else maximum, else
+                      for, else 1.5 x mean    1.25 x mean            asked for
+busy, of a job        p95, else maximum,      mean, else p95,        mean, else half of
+                      else 2 x mean           else maximum           p95 or maximum
+busy, of a service    p95, else maximum,      p95, else maximum,     as for a job
+                      else 2 x mean           else 1.5 x mean
+====================  ======================  =====================  ====================
+
+Busy is the fraction of time in which a kernel runs (``gpu_util``). Of several runs of one kind, the
+largest peaks and the average of the means count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.advising.cards import card_mib
+from dovetail.advising.usage import Omission, Usage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+CASES: Final = ("low", "likely", "high")
+"""The cases, by what sharing saves in them."""
+
+MOST_KINDS: Final = 4_000
+"""With more kinds of work, the jobs of a user are one kind."""
+
+_HOUR_S: Final = 3_600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The jobs of some records, and the kinds of work among them.
+
+    Attributes
+    ----------
+    kind : (jobs,) int
+        The kind of each job.
+    begin_s, end_s : (jobs,) float
+        When it ran; all equal if the records have no times.
+    timed : bool
+        Whether the records have times.
+    names, users : tuple of str
+        Name and owner of each kind; an empty text if the records name no owner.
+    models : tuple of str
+        Its GPU model; an empty text if unknown.
+    gpus : (kinds,) int
+        How many GPUs a job of it uses.
+    held : (kinds,) float
+        How many it holds now: fewer if it asks for fractions of them.
+    card_mib : (kinds,) float
+        The memory of its GPUs; NaN if unknown.
+    service : (kinds,) bool
+        Whether it answers requests.
+    runs : (kinds,) int
+        How many jobs it has.
+    gpu_hours : (kinds,) float
+        The GPU hours that its jobs held; 0 without times.
+    memory_mib : (3, kinds) float
+        What a job needs on each of its GPUs, in each of ``CASES``; NaN if unknown.
+    busy, dram : (3, kinds) float
+        The fraction of time in which its kernels run, and in which the GPU's memory is busy; NaN
+        if unknown.
+    sms : (kinds,) float
+        The part of the SMs that its kernels use; 1 if unknown.
+    detailed : (kinds,) bool
+        Whether SM and DRAM activity are known, not ``gpu_util`` alone.
+    """
+
+    kind: Ints
+    begin_s: Floats
+    end_s: Floats
+    timed: bool
+    names: tuple[str, ...]
+    users: tuple[str, ...]
+    models: tuple[str, ...]
+    gpus: Ints
+    held: Floats
+    card_mib: Floats
+    service: Bools
+    runs: Ints
+    gpu_hours: Floats
+    memory_mib: Floats
+    busy: Floats
+    dram: Floats
+    sms: Floats
+    detailed: Bools
+
+    @property
+    def hours(self) -> float:
+        """The hours from the first start to the last end."""
+        return float((self.end_s.max() - self.begin_s.min()) / _HOUR_S) if self.timed else 0.0
+
+    def label(self, kind: int) -> str:
+        """Return the name of a kind as a reader meets it: ``USER/NAME``."""
+        return "/".join(filter(None, (self.users[kind], self.names[kind])))
+
+
+def work_of(
+    usage: Usage, model: str | None = None, cards: Mapping[str, float] | None = None
+) -> tuple[Work, tuple[Omission, ...]]:
+    """Return the work in records, and the records that say too little.
+
+    Parameters
+    ----------
+    usage : Usage
+        The records.
+    model : str, optional
+        The GPU model of jobs for which the records name none.
+    cards : mapping of str to float, optional
+        Memory by GPU model in MiB, for models that ``cards`` does not know.
+    """
+    jobs, omissions = _that_ran(usage.jobs)
+    timed = bool(jobs["start_s"].notna().any())
+    if timed:
+        jobs, without = _with_times(jobs)
+        omissions.append(Omission(without, "jobs", "have no times"))
+    begin = jobs["start_s"].to_numpy() if timed else np.zeros(len(jobs))
+    end = jobs["end_s"].to_numpy() if timed else np.full(len(jobs), _HOUR_S)
+    jobs = jobs.assign(
+        hours=(end - begin) / _HOUR_S,
+        gpu_model=jobs["gpu_model"].fillna(model or "").astype(str),
+        user=jobs["user"].fillna(""),
+        name=jobs["name"].fillna(jobs["job"]),
+    )
+    keys = ["user", "name", "gpus", "gpu_model", "service"]
+    if jobs[keys].drop_duplicates().shape[0] > MOST_KINDS:
+        jobs = jobs.assign(name="")
+    groups = jobs.groupby(keys, sort=False)
+    kind = groups.ngroup().to_numpy(np.int64)
+    found = _kinds(groups, cards or {})
+    work = Work(kind, begin, end, timed, **found)
+    return work, tuple(each for each in omissions if each.number)
+
+
+def _that_ran(jobs: pd.DataFrame) -> tuple[pd.DataFrame, list[Omission]]:
+    waiting = (jobs["state"] == "waiting").to_numpy()
+    without = ~(jobs["gpus"] >= 1).to_numpy() & ~waiting
+    omissions = [
+        Omission(int(waiting.sum()), "jobs", "still wait"),
+        Omission(int(without.sum()), "jobs", "used no GPU"),
+    ]
+    return jobs[~waiting & ~without].reset_index(drop=True), omissions
+
+
+def _with_times(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the jobs that ran for some time; running ones end with the records."""
+    last = np.nanmax(jobs[["submit_s", "start_s", "end_s"]].to_numpy())
+    ends = jobs["end_s"].where(jobs["state"] != "running", jobs["end_s"].fillna(last))
+    ran = (ends > jobs["start_s"]).to_numpy()
+    return jobs.assign(end_s=ends)[ran].reset_index(drop=True), int((~ran).sum())
+
+
+def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: ANN401 - pandas
+    """Return the fields of ``Work`` that describe kinds."""
+    first = groups.first().reset_index()
+    largest = groups.max(numeric_only=True).reset_index()
+    average = groups.mean(numeric_only=True).reset_index()
+    gpus = first["gpus"].to_numpy(np.float64)
+    part = average["fraction"].fillna(1.0).to_numpy(np.float64)
+    models = tuple(first["gpu_model"])
+    card = first["card_mib"].to_numpy(np.float64).copy()
+    for k in np.flatnonzero(np.isnan(card)).tolist():
+        card[k] = card_mib(models[k], cards) or np.nan
+    asked = largest["memory_request_mib"].to_numpy(np.float64)
+    fraction = largest["fraction"].to_numpy(np.float64)
+    service = first["service"].to_numpy(np.bool_)
+    hours = groups["hours"].sum().to_numpy(np.float64)
+    busy, sms, dram, detailed = _activity(largest, average, service)
+    return {
+        "names": tuple(first["name"]),
+        "users": tuple(first["user"]),
+        "models": models,
+        "gpus": np.round(gpus).astype(np.int64),
+        "held": gpus * part,
+        "card_mib": card,
+        "service": service,
+        "runs": groups.size().to_numpy(np.int64),
+        "gpu_hours": hours * gpus * part,
+        "memory_mib": _memory(largest, average, np.where(np.isnan(asked), fraction * card, asked)),
+        "busy": busy,
+        "dram": dram,
+        "sms": sms,
+        "detailed": detailed,
+    }
+
+
+def _memory(largest: pd.DataFrame, average: pd.DataFrame, asked: Floats) -> Floats:
+    peak, p95 = (largest[f"memory_{of}_mib"].to_numpy() for of in ("max", "p95"))
+    mean = average["memory_mean_mib"].to_numpy()
+    return np.stack(
+        [
+            _first(1.05 * peak, 1.15 * p95, asked, 1.5 * mean),
+            _first(p95, peak, asked, 1.25 * mean),
+            _first(p95, mean, peak, asked),
+        ]
+    )
+
+
+def _activity(
+    largest: pd.DataFrame, average: pd.DataFrame, service: Bools
+) -> tuple[Floats, Floats, Floats, Bools]:
+    """Return ``busy``, ``sms``, ``dram`` and ``detailed``."""
+    mean, p95, peak = _figures("gpu_util", largest, average)
+    sm_mean, sm_p95, sm_peak = _figures("sm_active", largest, average)
+    # An SM is active for no longer than a kernel runs.
+    low = _first(p95, peak, np.minimum(1, 2 * mean), np.where(np.isnan(sm_mean), np.nan, 1.0))
+    of_job = _first(mean, p95, peak, sm_mean, sm_p95, sm_peak)
+    of_service = _first(p95, peak, np.minimum(1, 1.5 * mean), sm_p95, sm_peak, sm_mean)
+    high = _first(mean, 0.5 * p95, 0.5 * peak, sm_mean, 0.5 * sm_p95, 0.5 * sm_peak)
+    busy = np.stack([low, np.where(service, of_service, of_job), high])
+    dram_mean, dram_p95, dram_peak = _figures("dram_active", largest, average)
+    detailed = ~np.isnan(sm_mean) & ~np.isnan(_first(dram_mean, dram_p95, dram_peak))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sms = np.where(detailed & (mean > 0), np.clip(sm_mean / mean, 0, 1), 1.0)
+    dram = np.stack(
+        [
+            _first(dram_p95, dram_peak, np.minimum(1, 2 * dram_mean)),
+            _first(dram_mean, dram_p95, dram_peak),
+            _first(dram_mean, 0.5 * dram_p95, 0.5 * dram_peak),
+        ]
+    )
+    return busy, sms, np.where(detailed, dram, busy), detailed
+
+
+def _figures(metric: str, largest: pd.DataFrame, average: pd.DataFrame) -> tuple[Floats, ...]:
+    mean = average[f"{metric}_mean"].to_numpy(np.float64)
+    return mean, *(largest[f"{metric}_{of}"].to_numpy(np.float64) for of in ("p95", "max"))
+
+
+def _first(*columns: Floats) -> Floats:
+    """Return the first figure of each row that is known."""
+    found = columns[0].copy()
+    for column in columns[1:]:
+        found = np.where(np.isnan(found), column, found)
+    return found
