@@ -127,13 +127,21 @@ def _chart(words: AdviceWords) -> Chart:
     else:
         values = [advice.moment.gpus_now, *map(float, advice.moment.gpus)]
         label = "GPUs at the busiest moment"
-    data = frame(zip(names, values, strict=True), ["case", label])
+    rows = ({"case": name, label: value} for name, value in zip(names, values, strict=True))
+    data = frame(rows, ["case", label])
     return bars("saving", label, data, label, best="likely")
 
 
 def _savings(words: AdviceWords) -> PageTable:
     heads = [Head("", number=False), Head("now"), *(Head(name, "sharing") for name in CASES)]
-    return PageTable("what sharing saves", heads, words.saving_rows())
+    rows = [[row[0], row[1], *map(_figure, row[2:])] for row in words.saving_rows()]
+    return PageTable("what sharing saves", heads, rows)
+
+
+def _figure(text: str) -> Cell:
+    """Return a figure with its change below it."""
+    figure, _, change = text.partition(" (")
+    return Cell(figure, (change.rstrip(")"),) if change else ())
 
 
 def _partners(words: AdviceWords) -> PageTable:

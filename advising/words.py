@@ -96,7 +96,7 @@ class AdviceWords:
         return f", {length} from {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}"
 
     def _savings(self) -> RenderableType:
-        columns = [TableColumn(""), "now", *self._heads()]
+        columns: list[TableColumn | str] = [TableColumn(""), "now", *self._heads()]
         return stacked("", table(columns, self.saving_rows()))
 
     def saving_rows(self) -> list[list[str]]:

@@ -1,0 +1,260 @@
+"""``dovetail advise`` against written-out calculations that share no code with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+
+import networkx as nx
+import pytest
+
+from dovetail.cli.main import main
+from tests.advising.made_up import month, month_csv, services, services_csv
+
+RESERVE = 1_024
+SPLITS = [(50, 50), (60, 40), (40, 60), (70, 30), (30, 70)]
+CASES = ("low", "likely", "high")
+
+
+@pytest.fixture
+def advise(tmp_path, capsys):
+    """Return the advice for a table as data."""
+
+    def run(text, *options):
+        path = tmp_path / "records.csv"
+        path.write_text(text)
+        assert main(["advise", str(path), "--json", *options]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def needs(service):
+    """The memory and the busy time of a service in each case, from mean utilisation and p95."""
+    mib, util = service["memory_mib"], service["util"]
+    return {
+        "low": (1.15 * mib, min(1, min(1, 2 * util) + 0.1)),
+        "likely": (mib, min(1, 1.5 * util)),
+        "high": (mib, util),
+    }
+
+
+CONSTANTS = {"low": (1.0, 1.6), "likely": (0.5, 0.4), "high": (0.0, 0.5)}
+
+
+def slowdown(case, own, other, share):
+    by_cap, by_memory = CONSTANTS[case]
+    return 1 + by_cap * own * (max(1, 100 / share) - 1) + by_memory * own * other
+
+
+def fewest(found, case, limit=1.5, card=81_920):
+    """The fewest GPUs for services: a largest matching of those that may share, by networkx."""
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(found)))
+    for a, b in combinations(range(len(found)), 2):
+        (m1, u1), (m2, u2) = needs(found[a])[case], needs(found[b])[case]
+        if m1 + m2 > card - RESERVE:
+            continue
+        if any(
+            slowdown(case, u1, u2, p) <= limit and slowdown(case, u2, u1, q) <= limit
+            for p, q in SPLITS
+        ):
+            graph.add_edge(a, b)
+    return len(found) - len(nx.max_weight_matching(graph, maxcardinality=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [9, 60])
+def test_services_need_as_few_gpus_as_a_matching_by_another_library(advise, count, seed):
+    found = services(count, seed)
+    data = advise(services_csv(found))
+    for case in CASES:
+        figures = data["sharing"][case]
+        assert figures["gpus_needed"] == figures["gpus_needed_bound"] == fewest(found, case)
+    assert data["now"] == {"gpu_hours": None, "gpus": count, "jobs_at_the_peak": count}
+
+
+def test_each_job_is_in_one_pair_at_most_and_settings_fit_the_card(advise):
+    data = advise(services_csv(services(61, 9)))
+    names = [job["name"] for pair in data["partners"] for job in pair["jobs"]]
+    assert len(names) == len(set(names))
+    for pair in data["partners"]:
+        shares, limits = zip(
+            *((job["share"], job["memory_limit_mib"]) for job in pair["jobs"]), strict=True
+        )
+        assert sum(shares) <= 100
+        assert sum(limits) <= 81_920 - RESERVE + 0.2
+        for job in pair["jobs"]:
+            assert job["memory_limit_mib"] >= job["memory_mib"] - 0.1
+            assert job["slowdown"][0] <= job["slowdown"][1]
+
+
+def by_hand(jobs, most_alone):
+    """GPU hours in the case likely, by small steps of time instead of events.
+
+    Jobs start in order of time, beside the running job at which the sum of both slowdowns is least.
+    Only for jobs that start at different moments.
+    """
+    by_cap, by_memory = CONSTANTS["likely"]
+    kinds = {}
+    for job in jobs:
+        kinds.setdefault((job["user"], job["name"]), []).append(job)
+    u = {k: sum(j["gpu_util_mean"] for j in js) / len(js) for k, js in kinds.items()}
+    mib = {k: max(j["memory_p95_mib"] for j in js) for k, js in kinds.items()}
+    alone = {k: 1 + by_cap * u[k] for k in kinds}
+
+    def both(a, b):
+        return alone[a] + by_memory * u[a] * u[b], alone[b] + by_memory * u[a] * u[b]
+
+    def may(a, b):
+        same = kinds[a][0]["gpus"] == kinds[b][0]["gpus"]
+        return same and mib[a] + mib[b] <= 81_920 - RESERVE and max(both(a, b)) <= 1.5
+
+    able = {
+        a: alone[a] <= most_alone and any(may(a, b) for b in kinds if b != a or len(kinds[a]) > 1)
+        for a in kinds
+    }
+    running, hours, now = [], 0.0, 0.0
+
+    def pace(run):
+        if run["mate"]:
+            return both(run["kind"], run["mate"]["kind"])[0]
+        return alone[run["kind"]] if able[run["kind"]] else 1.0
+
+    def advance(until):
+        nonlocal hours, now
+        while now < until:
+            ends = [now + run["left"] * pace(run) for run in running]
+            step = min([until, *ends])
+            if math.isinf(step):
+                return
+            lone = sum(run["gpus"] for run in running if not run["mate"])
+            paired = sum(run["gpus"] for run in running if run["mate"]) / 2
+            hours += (lone + paired) * (step - now) / 3600
+            for run in running:
+                run["left"] -= (step - now) / pace(run)
+            now = step
+            for run in [run for run in running if run["left"] <= 1e-6]:
+                running.remove(run)
+                if run["mate"]:
+                    run["mate"]["mate"] = None
+
+    for job in sorted(jobs, key=lambda job: job["start_s"]):
+        advance(job["start_s"])
+        kind = (job["user"], job["name"])
+        new = {
+            "kind": kind,
+            "left": job["end_s"] - job["start_s"],
+            "gpus": job["gpus"],
+            "mate": None,
+        }
+        free = [
+            run
+            for run in running
+            if not run["mate"] and able[kind] and able[run["kind"]] and may(kind, run["kind"])
+        ]
+        if free:
+            mate = min(free, key=lambda run: sum(both(kind, run["kind"])))
+            new["mate"], mate["mate"] = mate, new
+        running.append(new)
+    advance(math.inf)
+    return hours
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gpu_hours_are_those_of_a_second_written_out_replay(advise, seed):
+    jobs = month(120, seed, days=3)
+    data = advise(month_csv(jobs))
+    now = sum(job["gpus"] * (job["end_s"] - job["start_s"]) for job in jobs) / 3600
+    assert data["now"]["gpu_hours"] == pytest.approx(now, rel=1e-6)
+    expected = min(now, *(by_hand(jobs, rule) for rule in (1.0, 1.1, 1.25)))
+    # Two runs of a kind are equally good co-runners: which one is joined may differ.
+    assert data["sharing"]["likely"]["gpu_hours"] == pytest.approx(expected, rel=0.01)
+    hours = [data["sharing"][case]["gpu_hours"] for case in CASES]
+    assert now + 1e-3 >= hours[0] >= hours[1] >= hours[2]
+
+
+def test_the_busiest_moment_is_found_by_counting_at_every_start(advise):
+    jobs = month(200, 5, days=2)
+    data = advise(month_csv(jobs))
+    most = max(
+        sum(j["gpus"] for j in jobs if j["start_s"] <= job["start_s"] < j["end_s"]) for job in jobs
+    )
+    assert data["now"]["gpus"] == most
+
+
+ROW = "job,user,name,gpus,gpu_model,card_mib,service,memory_p95_mib,gpu_util_mean,gpu_util_p95\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reasons"),
+    [
+        ("1,a,x,1,X,,no,100,0.1,0.1\n2,b,y,1,X,,no,100,0.1,0.1\n", {"card": 2}),
+        (
+            "1,a,x,1,X,8000,no,,0.1,0.1\n2,b,y,1,X,8000,no,100,0.1,0.1\n",
+            {"memory unknown": 1, "memory": 1},
+        ),
+        (
+            "1,a,x,1,X,8000,no,9,,\n2,b,y,1,X,8000,no,100,0.1,0.1\n",
+            {"use unknown": 1, "slowdown": 1},
+        ),
+        ("1,a,x,1,X,8000,no,4000,0.1,0.1\n2,b,y,1,X,8000,no,4000,0.1,0.1\n", {"memory": 2}),
+        ("1,a,x,1,X,8000,no,400,1,1\n2,b,y,1,X,8000,no,400,1,1\n", {"slowdown": 2}),
+        ("1,a,x,1,X,8000,no,400,0.1,0.1\n2,b,y,2,X,8000,no,400,0.1,0.1\n", {"alone": 2}),
+        ("1,a,x,1,X,8000,no,400,0.1,0.1\n2,b,y,1,Y,8000,no,400,0.1,0.1\n", {"alone": 2}),
+    ],
+)
+def test_what_may_not_share_says_why(advise, rows, reasons):
+    data = advise(ROW + rows)
+    found = {each["reason"]: len(each["kinds"]) for each in data["may_not_share"]}
+    assert found == reasons
+    assert data["partners"] == []
+
+
+def test_since_leaves_out_what_ended_before(advise):
+    jobs = month(50, 1, days=10)
+    last = max(job["end_s"] for job in jobs)
+    begin = last - 2 * 86_400
+    data = advise(month_csv(jobs), "--since", "2d")
+    kept = [job for job in jobs if job["end_s"] > begin]
+    expected = sum(j["gpus"] * (j["end_s"] - max(j["start_s"], begin)) for j in kept) / 3600
+    assert data["jobs"] == len(kept)
+    assert data["now"]["gpu_hours"] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["--since", "yesterday"],
+            "--since: must be a time like 2026-11-01 or 30d, got 'yesterday'",
+        ),
+        (["--gsla", "0.5"], "argument --gsla: must be >= 1, got '0.5'"),
+        (["--gpu-model", ":5"], "argument --gpu-model: must be MODEL or MODEL:MIB, got ':5'"),
+        (["--form", "sacctt"], "--form: must be one of"),
+        (["--cost-per-gpu-hour", "-1"], "argument --cost-per-gpu-hour: must be >= 0, got '-1'"),
+    ],
+)
+def test_bad_options_are_one_line(tmp_path, capsys, options, told):
+    path = tmp_path / "records.csv"
+    path.write_text(month_csv(month(5, 1)))
+    try:
+        status = main(["advise", str(path), *options])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_the_terminal_is_80_columns_and_says_what_is_proven_and_what_is_not(tmp_path, capsys):
+    path = tmp_path / "records.csv"
+    path.write_text(month_csv(month(300, 2, days=5)))
+    assert main(["advise", str(path), "--cost-per-gpu-hour", "2.5"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "proven" in out
+    assert "The numbers themselves are estimates." in " ".join(out.split())
+    assert "cost" in out
