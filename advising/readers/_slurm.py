@@ -22,10 +22,13 @@ _A30: Final = (4, 6)
 """Slices of a GPU that has other ones, and GiB of a slice by which it is known."""
 
 _PART: Final = re.compile(r"(?:^|,)gres/(mps|shard)(?::[^=,]*)?=0*[1-9]")
-_WAITS: Final = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "PD"}
+_WAITS: Final = {
+    *("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+    *("PD", "RQ", "RF", "RH", "RD", "SE"),
+}
 _RUNS: Final = {
     *("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING"),
-    *("STAGE_OUT", "POWER_UP_NODE", "EXPEDITING", "R", "S", "CG", "CF", "ST"),
+    *("STAGE_OUT", "EXPEDITING", "R", "S", "CG", "CF", "ST", "RS", "SI", "SO"),
 }
 
 

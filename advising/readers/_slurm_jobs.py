@@ -30,7 +30,13 @@ from dovetail.instances.importers._slurm_records import (
 )
 from dovetail.instances.importers._tres import gpus_in
 
-_LISTED: Final = {"waiting": ("tres_req_str",), "running": ("tres_alloc_str",)}
+_LISTED: Final = {
+    "waiting": ("tres_req_str", "tres_alloc_str"),
+    "running": ("tres_alloc_str",),
+    "ended": ("tres_alloc_str",),
+}
+"""Fields with lists of resources by state; squeue prints as allocated what waiting jobs ask for."""
+
 _NO_REASON: Final = ("", "None", "none")
 
 
@@ -88,7 +94,7 @@ def _given(job: SlurmData, state: str) -> _GivenGpus:
         held = held_gpus(",".join(filter(None, detail)))
         counts = {sum(count for _, count in gpus_in(each)) for each in detail}
         return _GivenGpus(held, counts.pop() if len(counts) == 1 and held.gpus > 1 else np.nan)
-    for key in _LISTED["waiting" if state == "waiting" else "running"]:
+    for key in _LISTED[state]:
         held = held_gpus(str(job.get(key) or ""))
         if held.gpus:
             return _GivenGpus(held, workers_per_node(held.gpus, nodes or held.nodes))

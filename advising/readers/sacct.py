@@ -31,6 +31,7 @@ from dovetail.advising.readers._slurm_times import LASTS, ends, moments, without
 from dovetail.advising.usage import Omission, Usage
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers._hostlist import MOST_NAMES
+from dovetail.instances.importers._tres import UNKNOWN
 from dovetail.instances.reading.tables import first_line
 
 if TYPE_CHECKING:
@@ -232,12 +233,18 @@ def _nodes(frame: pd.DataFrame, source: str) -> NDArray[np.object_] | None:
 def _states(
     frame: pd.DataFrame, start_s: NDArray[np.float64], end_s: NDArray[np.float64]
 ) -> NDArray[np.object_]:
-    """Return the states, from the times if the file does not have them."""
-    if "State" in frame:
-        by_word = {word: state_of(word) for word in frame["State"].unique()}
-        return np.array(frame["State"].map(by_word), object)
-    begun = np.where(np.isnan(end_s), "running", "ended")
-    return np.where(np.isnan(start_s) & np.isnan(end_s), "waiting", begun).astype(object)
+    """Return the states, from the times if the file does not have them.
+
+    An attempt that was requeued or resized has such a state, but has ended if its end is known.
+    """
+    if "State" not in frame:
+        begun = np.where(np.isnan(end_s), "running", "ended")
+        return np.where(np.isnan(start_s) & np.isnan(end_s), "waiting", begun).astype(object)
+    by_word = {word: state_of(word) for word in frame["State"].unique()}
+    states = np.array(frame["State"].map(by_word), object)
+    if "End" in frame:
+        states[~frame["End"].isin(UNKNOWN).to_numpy()] = "ended"
+    return states
 
 
 def _by_task(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:

@@ -72,7 +72,7 @@ def _read_nodes(path: Path) -> Usage:
     rows: list[Mapping[str, object]] = []
     seen: set[str] = set()
     slices = without = 0
-    for facts in node_facts(read_text(path)):
+    for facts in node_facts(_text(path, "NodeName=", "scontrol show node", source)):
         try:
             models = Counter(gpu_models(facts))
         except InputError as error:
@@ -98,6 +98,13 @@ def _read_nodes(path: Path) -> Usage:
     )
 
 
+def _text(path: Path, word: str, command: str, source: str) -> str:
+    text = read_text(path)
+    if word not in text:
+        raise InputError(f"must be what {command} prints", "", source)
+    return text
+
+
 def _is_closed(state: str) -> bool:
     return not is_usable(state) or "DRAIN" in words_of(state)
 
@@ -111,7 +118,8 @@ def _read_jobs(path: Path) -> Usage:
         When a number, a time or a list of nodes has another form.
     """
     source = source_name(path)
-    return usage_of_jobs([*_jobs(read_text(path), source)], source)
+    text = _text(path, "JobId=", "scontrol show job -d", source)
+    return usage_of_jobs([*_jobs(text, source)], source)
 
 
 def _jobs(text: str, source: str) -> Iterator[SlurmData]:

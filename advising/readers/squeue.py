@@ -95,6 +95,12 @@ def _rows(path: Path, source: str) -> list[SlurmData]:
         raise InputError(rule, "line 1", source)
     if frame.columns.intersection([*_STATES]).empty:
         raise InputError("must have the column STATE; print it by squeue --json", "line 1", source)
+    if "NODELIST(REASON)" in frame:
+        either = frame["NODELIST(REASON)"].str.strip()
+        waits = either.str.startswith("(")
+        frame = frame.assign(
+            NODELIST=either.mask(waits, ""), REASON=either.where(waits, "").str.strip("()")
+        )
     fields = {
         **{field: _texts(frame[name]) for name, field in _TEXTS.items() if name in frame},
         **{field: numbers(frame[name], source) for name, field in _COUNTS.items() if name in frame},

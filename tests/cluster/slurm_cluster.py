@@ -162,7 +162,7 @@ class SlurmCluster:
             if name not in self.processes:
                 self.start_one(name)
         wait_until(lambda: len(self.states()) == 3, "slurmctld")
-        jobs = self.ask("squeue", "-h", "-o", "%i").split()
+        jobs = self.ask("squeue", "-h", "-o", "%F").split()
         if jobs:
             self.ask("scancel", *jobs)
         wait_until(lambda: self.states() == ["idle"] * 3, "three idle nodes")

@@ -103,12 +103,13 @@ def test_attempts_of_a_requeued_job_are_rows_with_the_use_of_their_own_steps(tmp
         tmp_path,
         row("7", state="PREEMPTED", start="10:00", end="10:30"),
         row("7.batch", used=used.format(100), start="10:00", end="10:30", tasks="1"),
-        row("7", state="NODE_FAIL", start="11:00", end="11:30"),
+        row("7", state="REQUEUED", start="11:00", end="11:30"),
         row("7.batch", used=used.format(200), start="11:00", end="11:30", tasks="1"),
         row("7", start="11:40", end="12:00"),
         row("7.batch", used=used.format(300), start="11:40", end="12:00", tasks="1"),
     )
     assert column(usage, "job") == ["7#1", "7#2", "7"]
+    assert column(usage, "state") == ["ended"] * 3
     assert column(usage, "memory_max_mib") == [100, 200, 300]
 
 

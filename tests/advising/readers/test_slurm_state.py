@@ -64,6 +64,15 @@ def test_nodes(tmp_path, text):
     ]
 
 
+def test_other_files_are_no_output_of_scontrol(tmp_path):
+    assert error_of(tmp_path, JOBS, "scontrol-nodes") == (
+        "slurm.txt: must be what scontrol show node prints"
+    )
+    assert error_of(tmp_path, NODES, "scontrol-jobs") == (
+        "slurm.txt: must be what scontrol show job -d prints"
+    )
+
+
 def test_broken_nodes(tmp_path):
     assert error_of(tmp_path, NODES + NODES) == (
         "slurm.txt: must have each node once, got 'n1' twice"
@@ -125,12 +134,17 @@ def test_a_queue_as_text(tmp_path):
 
 def test_gpus_in_the_resources_of_a_queue_as_text(tmp_path):
     text = (
-        "JOBID               |USER|TRES_ALLOC|ST|NODELIST|\n"
+        "JOBID               |USER|TRES_ALLOC|ST|NODELIST(REASON)|\n"
         "1                   |ann|cpu=1,node=2,gres/gpu:a100=4,gres/gpu=4|R|n[1-2]|\n"
         "2                   |bob|cpu=1,node=1|R|n1|\n"
+        "3                   |bob|cpu=1,node=1,gres/gpu=1|PD|(Resources)|\n"
     )
     usage = read_usage(written(tmp_path, text))
-    assert rows(usage, "job", "gpu_model", "gpus", "workers_per_node") == [("1", "a100", 4, 2)]
+    assert rows(usage, "job", "gpu_model", "gpus", "node", "reason") == [
+        ("1", "a100", 4, "n1,n2", None),
+        ("3", None, 1, None, "Resources"),
+    ]
+    np.testing.assert_array_equal(usage.jobs["workers_per_node"], [2, np.nan])
     assert usage.notes == ()
 
 
@@ -255,8 +269,10 @@ def test_a_real_slurm_in_all_forms(slurm, tmp_path):
     as_text = read_usage(written(tmp_path, slurm.ask("squeue", "-o", columns)))
     assert {*as_text.jobs["job"]} == {"1", "2_1", "2_2", "2_3", "2_4"}
     slurm.ask("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=a test")
-    for command in (("scontrol", "show", "node"), ("scontrol", "-o", "show", "node")):
-        nodes = read_usage(written(tmp_path, slurm.ask(*command), "nodes.txt"))
+    listed = [slurm.ask("scontrol", *form, "show", "node") for form in ((), ("-o",))]
+    slurm.ask("scontrol", "update", "NodeName=n3", "State=RESUME")
+    for text in listed:
+        nodes = read_usage(written(tmp_path, text, "nodes.txt"))
         assert nodes.nodes[["node", "gpu_model", "gpus", "closed"]].to_numpy().tolist() == [
             ["n1", "a100", 2.0, False],
             ["n2", "a100", 2.0, False],
