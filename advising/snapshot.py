@@ -83,6 +83,31 @@ def instance_of(
     return Snapshot(instance, tuple(_notes(cluster, usage)))
 
 
+def on_new_nodes(usage: Usage, gpus: int, per_node: int, model: str, card_mib: float) -> Usage:
+    """Return usage in which all jobs that have not ended wait for equal GPUs, which are all free.
+
+    Parameters
+    ----------
+    usage : Usage
+        The jobs; its nodes are not used.
+    gpus, per_node : int
+        How many GPUs there are, and how many of them on a node.
+    model : str
+        Their model; what model jobs had or asked for does not count.
+    card_mib : float
+        The memory of each.
+    """
+    import pandas as pd
+
+    full, rest = divmod(gpus, per_node)
+    counts = [per_node] * full + [rest] * (rest > 0)
+    nodes = {"node": [f"n{k}" for k in range(len(counts))], "gpus": counts}
+    state = usage.jobs["state"].replace("running", "waiting")
+    jobs = usage.jobs.assign(state=state, node=None, placement=None, gpu_model=None)
+    frame = pd.DataFrame({**nodes, "gpu_model": model, "card_mib": card_mib})
+    return Usage.of(jobs, frame, usage.profiles, usage.left_out, usage.notes)
+
+
 class _NodeCards(NamedTuple):
     """The GPUs of a node, and the jobs on each by position."""
 
@@ -145,8 +170,8 @@ class _Machines:
                 found.nodes[row["node"]] = _NodeCards(row["node"], kind, memory_mib, rack, on)
         if not found.nodes:
             what = f" of model {shown(model)}" if model is not None else ""
-            rule = "the records must list nodes with GPUs on which jobs may start"
-            raise InputError(f"{rule}{what}, got none")
+            rule = f"must list nodes with GPUs{what} on which jobs may start, got none"
+            raise InputError(f"{rule} (--gpus N takes others)")
         return found
 
     def _why_not(self, row: Mapping[str, Any], kind: str, model: str | None) -> str | None:
@@ -238,9 +263,7 @@ def _placed(asks: list[_Ask], cluster: _Machines) -> Iterator[_Placed]:
         for node, at in gpus:
             cluster.nodes[node].on[at].append(ask)
         if not _is_named(ask):
-            cluster.chosen[
-                "jobs: the records name their nodes only, GPUs of these were chosen"
-            ] += 1
+            cluster.chosen["jobs on GPUs that were chosen, as the records name nodes only"] += 1
         yield _Placed(ask, gpus)
 
 
@@ -373,8 +396,8 @@ def _wants(job: Mapping[str, Any], first_s: float) -> dict[str, object]:
 
 def _notes(cluster: _Machines, usage: Usage) -> Iterator[str]:
     for counts in (cluster.left_out, cluster.chosen):
-        yield from (f"{count:,} {what}" for what, count in counts.items())
+        yield from (f"{what}: {count:,}" for what, count in counts.items())
     now = usage.jobs[usage.jobs["state"] != "ended"]
     shares = int(now["sm_share"].notna().sum())
     if shares:
-        yield f"{shares:,} jobs ask for a part of the SMs, of which the instance says nothing"
+        yield f"jobs with a part of the SMs, of which the instance says nothing: {shares:,}"

@@ -209,7 +209,7 @@ def _divisors(groups: SeriesGroupBy[Any]) -> NDArray[np.int64]:
     """Return the greatest common divisor of whole numbers in each group, in their order."""
     codes = groups.ngroup().to_numpy()
     order = np.argsort(codes, kind="stable")
-    found = groups.obj.to_numpy().astype(np.int64)[order]
+    found: NDArray[np.int64] = groups.obj.to_numpy().astype(np.int64)[order]
     if not len(found):
         return found
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))

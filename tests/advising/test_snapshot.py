@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pandas as pd
 import pytest
 
 from dovetail.advising.reader import read_usage
-from dovetail.advising.snapshot import Snapshot, instance_of
+from dovetail.advising.snapshot import Snapshot, instance_of, on_new_nodes
 from dovetail.advising.usage import Usage
 from dovetail.cli.main import main
 from dovetail.instances.checking.checker import check
@@ -137,7 +139,42 @@ def test_running_jobs_get_the_gpus_that_records_name_or_leave_free(tmp_path):
     assert held["ml/half-a"] == held["ml/half-c"] != held["ml/half-b"]
     assert len({*held.values()}) == 4
     assert held["ml/by-index"] == ("n1-1",)
-    assert made.notes == ("1 jobs: the records name their nodes only, GPUs of these were chosen",)
+    assert made.notes == ("jobs on GPUs that were chosen, as the records name nodes only: 1",)
+
+
+def test_running_jobs_of_random_clusters_stay_on_their_nodes_and_whole_gpus_are_theirs():
+    """Jobs are put on GPUs that are then forgotten for two in three of them."""
+    for seed in range(40):
+        chance = random.Random(seed)
+        free = {(node, at): 4 for node in ("n1", "n2") for at in range(3)}
+        rows = []
+        for k in range(10):
+            quarters = chance.choice([1, 2, 4])
+            places = [place for place, left in free.items() if left >= quarters]
+            if not places:
+                continue
+            node_name, at = chance.choice(places)
+            free[node_name, at] -= quarters
+            name = f"GPU-{at}" if chance.random() < 1 / 3 else ""
+            fraction = None if quarters == 4 else quarters / 4
+            rows.append((f"j{k}", "running", node_name, f"{node_name}/{name}", 1.0, fraction))
+        columns = ["job", "state", "node", "placement", "gpus", "fraction"]
+        jobs = pd.DataFrame(rows, columns=columns)
+        nodes = pd.DataFrame({"node": ["n1", "n2"], "gpus": 3.0, "card_mib": 1000.0})
+        made = instance_of(Usage.of(jobs, nodes))
+        held = {job.id: job.gpus[0] for job in made.instance.jobs}
+        for job, _, node_name, _, _, fraction in rows:
+            if job in held:
+                assert held[job].startswith(f"{node_name}-"), seed
+                others = [other for other, gpu in held.items() if gpu == held[job] and other != job]
+                assert fraction is not None or not others, seed
+        placed = dict(zip(jobs["job"], jobs["fraction"].fillna(1.0), strict=True))
+        used = Counter()
+        for job, gpu in held.items():
+            used[gpu] += placed[job]
+        assert max(used.values()) <= 1.0, seed
+        missing = [note for note in made.notes if note.startswith("running jobs for which")]
+        assert len(held) == len(rows) or missing, seed
 
 
 def test_parts_without_a_name_go_together(tmp_path):
@@ -169,14 +206,14 @@ def test_what_is_left_out_is_counted(tmp_path):
     )
     assert {job.id: job.gpus for job in made.instance.jobs} == {"ml/both": ("n1-0",)}
     assert set(made.notes) == {
-        "2 GPUs of nodes on which no job may start",
-        "7 GPUs that are instances of MIG",
-        "1 jobs on instances of MIG",
-        "1 jobs that have ended",
-        "1 running jobs on nodes that are not listed",
-        "1 waiting jobs that ask for another GPU model",
-        "1 running jobs for which their nodes have too few GPUs",
-        "1 jobs: the records name their nodes only, GPUs of these were chosen",
+        "GPUs of nodes on which no job may start: 2",
+        "GPUs that are instances of MIG: 7",
+        "jobs on instances of MIG: 1",
+        "jobs that have ended: 1",
+        "running jobs on nodes that are not listed: 1",
+        "waiting jobs that ask for another GPU model: 1",
+        "running jobs for which their nodes have too few GPUs: 1",
+        "jobs on GPUs that were chosen, as the records name nodes only: 1",
     }
 
 
@@ -199,7 +236,7 @@ def test_jobs_of_other_records_are_on_their_nodes():
     usage = Usage.of(jobs, nodes)
     made = instance_of(usage, card_mib={"A100": 40960.0})
     assert [job.gpus for job in made.instance.jobs] == [("n1-0", "n1-1", "n2-0", "n2-1")]
-    assert "1 running jobs whose nodes the records do not name" in made.notes
+    assert "running jobs whose nodes the records do not name: 1" in made.notes
     with pytest.raises(InputError) as error:
         instance_of(usage)
     assert str(error.value) == (
@@ -212,8 +249,29 @@ def test_records_without_nodes_are_refused(tmp_path):
     with pytest.raises(InputError) as error:
         snapshot(tmp_path, pod("a", {"nvidia.com/gpu": 1}))
     assert str(error.value) == (
-        "the records must list nodes with GPUs on which jobs may start, got none"
+        "must list nodes with GPUs on which jobs may start, got none (--gpus N takes others)"
     )
+
+
+def test_jobs_on_gpus_that_the_records_do_not_have():
+    """Five GPUs in nodes of two: a pod of two GPUs never fits on the last node."""
+    jobs = pd.DataFrame(
+        {
+            "job": ["a", "b", "c", "half", "done"],
+            "state": ["running", "running", "waiting", "running", "ended"],
+            "gpus": [2.0, 2.0, 2.0, 1.0, 1.0],
+            "workers_together": [2.0, 2.0, 2.0, 1.0, 1.0],
+            "fraction": [None, None, None, 0.5, None],
+            "gpu_model": "V100",
+        }
+    )
+    usage = on_new_nodes(Usage.of(jobs), 5, 2, "L4", 24576.0)
+    made = instance_of(usage, assumed=1.0)
+    assert [len(each.devices) for each in made.instance.cluster.nodes] == [2, 2, 1]
+    assert made.instance.workloads["memory-12288-mib"].memory_mib == 12288.0
+    plan = planned(made)
+    assert "half" in started(plan)
+    assert len(started(plan)) == 3
 
 
 def test_the_command_writes_an_instance_that_plan_reads(tmp_path, monkeypatch, capsys):
@@ -231,4 +289,18 @@ def test_the_command_writes_an_instance_that_plan_reads(tmp_path, monkeypatch, c
     assert main(["plan", "cluster.yaml", "-o", "plan.yaml"]) == 0
     assert main(["explain", "cluster.yaml", "plan.yaml"]) == 0
     assert "capacity: the GPUs that suit it are full" in capsys.readouterr().out
-    assert main([*written[:4], "0.5", *written[5:]]) == 2
+    capsys.readouterr()
+    for options, message in (
+        (("--assume-slowdown", "0.5"), "cluster.json: cluster.assumed.pair: must be >= 1, got 0.5"),
+        (("--gpus", "8"), "--gpus: needs one --gpu-memory MODEL=MIB, got none"),
+        (
+            ("--gpu-model", "H100"),
+            "cluster.json: must list nodes with GPUs of model 'H100' on which jobs may start, got "
+            "none (--gpus N takes others)",
+        ),
+    ):
+        assert main(["import", "usage", "cluster.json", *options, "-o", "-"]) == 2
+        assert capsys.readouterr().err == f"dovetail: {message}\n"
+    eight = ("--gpus", "8", "--gpu-memory", "T4=16384")
+    assert main(["import", "usage", "cluster.json", *eight, "-o", "eight.yaml"]) == 0
+    assert "3 jobs, 8 GPUs" in capsys.readouterr().out

@@ -70,14 +70,14 @@ def _notes_on_pods(
     instances = sum(pod.request.kind != "gpu" for pod in pods)
     if instances:
         yield (
-            f"{number(instances, 'pod')} use instances of MIG, each of which counts as a GPU of "
-            "its own model."
+            "Instances of MIG, each of which counts as a GPU of its own model, are used by "
+            f"{number(instances, 'pod')}."
         )
     tickets = sum(pod.request.ticket or _is_replica(pod, nodes) for pod in pods)
     if tickets:
         yield (
-            f"{number(tickets, 'pod')} use replicas of GPUs, which limit neither memory nor SMs "
-            "under time-slicing; a replica counts as an equal part."
+            f"Replicas of GPUs are used by {number(tickets, 'pod')}: each counts as an equal part, "
+            "but under time-slicing it limits neither memory nor SMs."
         )
     uneven = sum(is_uneven(members) for _, members in jobs)
     if uneven:
@@ -87,7 +87,7 @@ def _notes_on_pods(
         )
     shares = sum(not math.isnan(pod.request.sm_share) for pod in pods)
     if shares:
-        yield f"{number(shares, 'pod')} ask for a part of the SMs."
+        yield f"A part of the SMs is requested by {number(shares, 'pod')}."
 
 
 def _is_replica(pod: GpuPod, nodes: Mapping[str, NodeRecord]) -> bool:
@@ -100,12 +100,12 @@ def _notes_on_nodes(nodes: Mapping[str, NodeRecord]) -> Iterator[str]:
     with_gpus = [each for each in nodes.values() if each.gpus]
     closed = sum(each.closed for each in with_gpus)
     if closed:
-        yield f"{number(closed, 'node')} with GPUs cordoned or not ready: no pod may start there."
+        yield f"No pod may start on {number(closed, 'node')} with GPUs, cordoned or not ready."
     tainted = sum(each.tainted for each in with_gpus)
     if tainted:
         yield (
-            f"{number(tainted, 'node')} with GPUs have taints: which pods tolerate them was not "
-            "read."
+            f"Taints keep pods off {number(tainted, 'node')} with GPUs: which pods tolerate them "
+            "was not read."
         )
 
 

@@ -230,8 +230,8 @@ def test_replicas_of_time_slicing_count_as_parts_and_cards_once(tmp_path: Path) 
     assert row(usage, "ml/a").items() >= {"fraction": 0.25, "gpu_model": "Tesla-T4"}.items()
     assert usage.nodes["gpus"].tolist() == [2.0]
     assert usage.notes == (
-        "1 pod use replicas of GPUs, which limit neither memory nor SMs under time-slicing; a "
-        "replica counts as an equal part.",
+        "Replicas of GPUs are used by 1 pod: each counts as an equal part, but under time-slicing "
+        "it limits neither memory nor SMs.",
     )
 
 
@@ -559,8 +559,8 @@ def test_cordoned_and_tainted_nodes(tmp_path: Path) -> None:
     )
     assert usage.nodes["closed"].tolist() == [True, True, False, False]
     assert usage.notes == (
-        "2 nodes with GPUs cordoned or not ready: no pod may start there.",
-        "1 node with GPUs have taints: which pods tolerate them was not read.",
+        "No pod may start on 2 nodes with GPUs, cordoned or not ready.",
+        "Taints keep pods off 1 node with GPUs: which pods tolerate them was not read.",
     )
 
 
