@@ -27,7 +27,7 @@ class Moment(NamedTuple):
         The time; 0 without times.
     jobs : int
         How many jobs run then.
-    gpus_now : float
+    gpus_now : int
         How many GPUs they hold.
     gpus : tuple of int
         The fewest with sharing, in each of ``CASES``.
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
     at_s: float
     jobs: int
-    gpus_now: float
+    gpus_now: int
     gpus: tuple[int, ...]
     bounds: tuple[int, ...]
 
@@ -220,7 +220,7 @@ def _busiest(
                 mates += _pairs_in(of_size, found)
         gpus.append(used)
         bounds.append(least)
-    held = float(work.held[kinds].sum())
+    held = int(work.gpus[kinds].sum())
     return Moment(at, len(jobs), held, tuple(gpus), tuple(bounds)), mates
 
 
@@ -234,7 +234,7 @@ def _running_most(work: Work) -> tuple[float, Ints]:
     """Return the moment at which most GPUs are held, and the jobs that run then."""
     if not work.timed:
         return 0.0, np.arange(len(work.kind))
-    held = work.held[work.kind]
+    held = work.gpus[work.kind]
     times = np.concatenate([work.begin_s, work.end_s])
     change = np.concatenate([held, -held])
     # What ends at a moment does so before what begins.

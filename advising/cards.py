@@ -56,10 +56,11 @@ def card_mib(model: str, given: Mapping[str, float]) -> float | None:
     model : str
         Its name, as records write it: ``a100-sxm4-80gb``, ``NVIDIA H200``.
     given : mapping of str to float
-        Memory by model that the user gives, which counts first.
+        Memory by model that the user gives, which counts first; upper and lower case are the same.
     """
-    if model in given:
-        return given[model]
+    by_name = {name.lower(): mib for name, mib in given.items()}
+    if model.lower() in by_name:
+        return by_name[model.lower()]
     words = _words(model)
     return next(
         (mib for name, mib in CARDS_MIB if _words(name).issubset(words)),

@@ -88,7 +88,8 @@ class Omission(NamedTuple):
     why: str
 
     def __str__(self) -> str:
-        return f"{self.number:,} {self.what}: {self.why}"
+        what = self.what.removesuffix("s") if self.number == 1 else self.what
+        return f"{self.number:,} {what}: {self.why}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from dovetail.advising.advice import LIKELY, REASONS, Advice, Obstacle, Partners
 from dovetail.advising.settings import Setting, settings
 from dovetail.advising.usage import Usage
@@ -68,10 +70,14 @@ class AdviceWords:
         users = len({*filter(None, work.users)})
         told = number(len(work.kind), "job") + (f" of {number(users, 'user')}" if users else "")
         yield "records", f"{told}, {number(len(work.names), 'kind')} of work{self._span()}"
-        models = sorted({model or "GPU model unknown" for model in work.models})
+        models = sorted({self._model(kind) for kind in range(len(work.models))})
         named = models[:_MOST_NAMED] + (["others"] if len(models) > _MOST_NAMED else [])
         yield "GPUs", enumerated(named)
         yield "basis", self.basis()
+
+    def _model(self, kind: int) -> str:
+        model, mib = self.advice.work.models[kind], self.advice.work.card_mib[kind]
+        return (model or "model unknown") + ("" if np.isnan(mib) else f" ({gib(float(mib))} GiB)")
 
     def basis(self) -> str:
         """Return what the figures are estimated from."""
@@ -126,12 +132,12 @@ class AdviceWords:
             return []
         now = self.advice.moment.gpus_now
         most = (each.most_gpus for each in self.advice.replayed)
-        return ["most GPUs at once", _count(now), *(_with_change(each, now) for each in most)]
+        return ["most GPUs at once", f"{now:,}", *(_with_change(each, now) for each in most)]
 
     def _moment_row(self) -> list[str]:
         moment = self.advice.moment
         fewest = (_with_change(each, moment.gpus_now) for each in moment.gpus)
-        return ["GPUs needed then", _count(moment.gpus_now), *fewest]
+        return ["GPUs needed then", f"{moment.gpus_now:,}", *fewest]
 
     def _cost_row(self, cost: float) -> list[str]:
         now = self.advice.gpu_hours * cost
@@ -157,7 +163,7 @@ class AdviceWords:
             part = 1 - advice.replayed[LIKELY].gpu_hours / advice.gpu_hours
             saved = f"{100 * part:.0f} % of {advice.gpu_hours:,.0f} GPU hours"
             return f"Sharing would likely save {saved}"
-        return f"{moment.gpus[LIKELY]:,} of {_count(moment.gpus_now)} GPUs are likely to be enough"
+        return f"{moment.gpus[LIKELY]:,} of {moment.gpus_now:,} GPUs are likely to be enough"
 
     def proof(self) -> str:
         """Return what is proven of the busiest moment."""
@@ -167,9 +173,14 @@ class AdviceWords:
             if moment.gpus == moment.bounds
             else f"proven: no fewer than {moment.bounds[LIKELY]:,}"
         )
+        if likely >= moment.gpus_now:
+            return (
+                f"At the busiest moment{self._when()}, {number(moment.jobs, 'job')} need all "
+                f"{moment.gpus_now:,} GPUs: no two of them may share."
+            )
         return (
             f"At the busiest moment{self._when()}, {number(moment.jobs, 'job')} on "
-            f"{_count(moment.gpus_now)} GPUs fit on {likely:,}, with no job slowed more than "
+            f"{moment.gpus_now:,} GPUs fit on {likely:,}, with no job slowed more than "
             f"{self.advice.limit:.2f} times: {proof}."
         )
 
@@ -343,10 +354,6 @@ class AdviceWords:
             "gpu_hours_shared": round(partners.shared_hours, 3),
             "gpus_at_the_peak": partners.at_once,
         }
-
-
-def _count(gpus: float) -> str:
-    return f"{gpus:,.0f}" if gpus == int(gpus) else f"{gpus:,.1f}"
 
 
 def _with_change(value: float, now: float) -> str:

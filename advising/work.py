@@ -66,8 +66,6 @@ class Work:
         Its GPU model; an empty text if unknown.
     gpus : (kinds,) int
         How many GPUs a job of it uses.
-    held : (kinds,) float
-        How many it holds now: fewer if it asks for fractions of them.
     card_mib : (kinds,) float
         The memory of its GPUs; NaN if unknown.
     service : (kinds,) bool
@@ -95,7 +93,6 @@ class Work:
     users: tuple[str, ...]
     models: tuple[str, ...]
     gpus: Ints
-    held: Floats
     card_mib: Floats
     service: Bools
     runs: Ints
@@ -139,7 +136,7 @@ def work_of(
     end = jobs["end_s"].to_numpy() if timed else np.full(len(jobs), _HOUR_S)
     jobs = jobs.assign(
         hours=(end - begin) / _HOUR_S,
-        gpu_model=jobs["gpu_model"].fillna(model or "").astype(str),
+        gpu_model=_models(jobs["gpu_model"].fillna(model or "").astype(str)),
         user=jobs["user"].fillna(""),
         name=jobs["name"].fillna(jobs["job"]),
     )
@@ -153,14 +150,25 @@ def work_of(
     return work, tuple(each for each in omissions if each.number)
 
 
+def _models(names: pd.Series[str]) -> pd.Series[str]:
+    """Return names spelt as the first that differs from them in upper and lower case only."""
+    first: dict[str, str] = {}
+    return names.map(lambda name: first.setdefault(name.lower(), name))
+
+
 def _that_ran(jobs: pd.DataFrame) -> tuple[pd.DataFrame, list[Omission]]:
+    """Return the jobs on whole GPUs; if all jobs still wait, as if they ran."""
     waiting = (jobs["state"] == "waiting").to_numpy()
-    without = ~(jobs["gpus"] >= 1).to_numpy() & ~waiting
+    if waiting.all():
+        waiting = np.zeros(len(jobs), np.bool_)
+    none = ~(jobs["gpus"] >= 1).to_numpy() & ~waiting
+    part = (jobs["fraction"] < 1).to_numpy() & ~waiting & ~none
     omissions = [
         Omission(int(waiting.sum()), "jobs", "still wait"),
-        Omission(int(without.sum()), "jobs", "used no GPU"),
+        Omission(int(none.sum()), "jobs", "used no GPU"),
+        Omission(int(part.sum()), "jobs", "ask for a part of a GPU, and so share already"),
     ]
-    return jobs[~waiting & ~without].reset_index(drop=True), omissions
+    return jobs[~waiting & ~none & ~part].reset_index(drop=True), omissions
 
 
 def _with_times(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -177,13 +185,11 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
     largest = groups.max(numeric_only=True).reset_index()
     average = groups.mean(numeric_only=True).reset_index()
     gpus = first["gpus"].to_numpy(np.float64)
-    part = average["fraction"].fillna(1.0).to_numpy(np.float64)
     models = tuple(first["gpu_model"])
     card = first["card_mib"].to_numpy(np.float64).copy()
     for k in np.flatnonzero(np.isnan(card)).tolist():
         card[k] = card_mib(models[k], cards) or np.nan
     asked = largest["memory_request_mib"].to_numpy(np.float64)
-    fraction = largest["fraction"].to_numpy(np.float64)
     service = first["service"].to_numpy(np.bool_)
     hours = groups["hours"].sum().to_numpy(np.float64)
     busy, sms, dram, detailed = _activity(largest, average, service)
@@ -192,12 +198,11 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
         "users": tuple(first["user"]),
         "models": models,
         "gpus": np.round(gpus).astype(np.int64),
-        "held": gpus * part,
         "card_mib": card,
         "service": service,
         "runs": groups.size().to_numpy(np.int64),
-        "gpu_hours": hours * gpus * part,
-        "memory_mib": _memory(largest, average, np.where(np.isnan(asked), fraction * card, asked)),
+        "gpu_hours": hours * gpus,
+        "memory_mib": _memory(largest, average, asked),
         "busy": busy,
         "dram": dram,
         "sms": sms,
