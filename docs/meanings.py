@@ -80,6 +80,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {
         "memory_mib": "Memory of one worker, MiB.",
+        "memory_percent": "Or its memory in per cent of what a GPU offers to jobs (its "
+        "`memory_mib` less `reserve_mib`), `per_process_mib` included: 100 fits every GPU alone, "
+        "and two of 50 fit together.",
         "host": "Needs of one worker at full speed. Not given: for PCIe and network the larger of "
         "both directions in `metrics`, otherwise 0.",
         "family": "Name that variants of one workload share (batch sizes, precisions); a predictor "
@@ -532,6 +535,7 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "Either `gpus`, or `gpu_count` with `gpu`.",
         "A resource of `host` is more than 0.",
     ),
+    instances.Workload: ("Either `memory_mib` or `memory_percent`; with `batch`, `memory_mib`.",),
     instances.Batch: (
         "`min` is at most `size`, and an iteration takes some time.",
         "The sub-batches are `size` / 2^k, whole numbers not below `min`.",

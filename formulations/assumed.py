@@ -50,8 +50,8 @@ class Waiting:
         The workloads that a job has, in the order of their names.
     waiting : (u,) int
         The number of waiting jobs of each.
-    need_mib : (u,) float
-        The least memory of a worker, in MiB.
+    need_mib, need_part : (u,) float
+        The least memory of a worker: in MiB, or as the part of what a GPU offers.
     upper, tail : (u,) float
         The largest bounds that some waiting job of priority ``batch`` or ``latency`` accepts; -inf
         if there is none.
@@ -60,6 +60,7 @@ class Waiting:
     workload: Ints
     waiting: Ints
     need_mib: Floats
+    need_part: Floats
     upper: Floats
     tail: Floats
 
@@ -71,24 +72,17 @@ class Waiting:
         number = {name: k for k, name in enumerate(instance.workloads)}
         waiting = np.zeros(len(names), dtype=np.int64)
         accepted = np.full((2, len(names)), -np.inf)
-        overhead, least = instance.cluster.per_process_mib, np.empty(len(names))
+        overhead, least = instance.cluster.per_process_mib, np.empty((2, len(names)))
         for k, name in enumerate(names):
             ways = modes(instance.workloads[name], overhead)
-            least[k] = min(way.memory_mib for way in ways)
+            least[:, k] = min((way.memory_mib, way.memory_part) for way in ways)
         for job in instance.jobs:
             if not job.running:
                 k, late = place[job.workload], int(job.priority == "latency")
                 waiting[k] += 1
                 accepted[late, k] = max(accepted[late, k], job.gsla or np.inf)
         numbers = np.array([number[name] for name in names], dtype=np.int64)
-        return cls(numbers, waiting, least, *most_bound(accepted))
-
-    def same_as(self, other: Waiting) -> bool:
-        """Return whether the same sets are possible with other jobs."""
-        return all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in self.__dataclass_fields__
-        )
+        return cls(numbers, waiting, *least, *most_bound(accepted))
 
 
 def assumed_pairs(named: Bools, workload: Ints, slowdown: float) -> Colocations:
@@ -171,7 +165,7 @@ class AssumedSets:
     ) -> None:
         self._pairs, self._sets, self._model = pairs, sets, model
         self._jobs, self._most = waiting, most
-        self._part = waiting.need_mib / max(room_mib, MEMORY_TOLERANCE_MIB)
+        self._part = waiting.need_mib / max(room_mib, MEMORY_TOLERANCE_MIB) + waiting.need_part
         self._full = 1 + MEMORY_TOLERANCE_MIB / max(room_mib, MEMORY_TOLERANCE_MIB)
         self._place = {number: k for k, number in enumerate(waiting.workload.tolist())}
         self._beside: dict[Members, tuple[Colocations, ...]] = {}

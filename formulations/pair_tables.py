@@ -129,7 +129,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         bound=bound,
         row=row.reshape(-1).astype(np.int64),
         gsla=most_bound(jobs.gsla),
-        memory_mib=compiled.variants.memory_mib,
+        memory_mib=_needs_mib(compiled),
         memory_limit_mib=room_mib(float(compiled.classes.memory_mib[0])),
         scale=values.weight if timed else np.abs(one),
         minimised=values.minimised,
@@ -151,6 +151,13 @@ def _cost(compiled: Round, values: JobValues, power_w: Floats) -> Floats | None:
     if values.cheapest:
         return np.full(power_w.shape, compiled.machines.model_cost[0])
     return None
+
+
+def _needs_mib(compiled: Round) -> Floats:
+    """Return the memory of each job on a GPU, all of which are equal; jobs have one variant."""
+    variant = np.arange(len(compiled.variants))
+    offered = np.full(len(variant), compiled.classes.memory_mib[0])
+    return compiled.variants.need_mib(variant[:, None], offered)[:, 0]
 
 
 def _is_tabular(values: JobValues, shortens: bool) -> bool:

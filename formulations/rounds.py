@@ -130,7 +130,9 @@ class Variants(RowColumns):
     sub_batch : (v,) int
         Samples per accumulation step; 0 if the workload has no batch model.
     memory_mib : (v,) float
-        Memory of one worker, including the per-process overhead.
+        Memory of one worker, including the per-process overhead; see ``memory_part``.
+    memory_part : (v,) float
+        The part of a GPU's memory that one worker needs instead; 0 for those that need MiB.
     slowdown_factor : (v,) float
         t(k) / t(0) of Castor's eq. 3: the factor on every slowdown of the job.
     """
@@ -138,10 +140,30 @@ class Variants(RowColumns):
     job: Ints
     sub_batch: Ints
     memory_mib: Floats
+    memory_part: Floats
     slowdown_factor: Floats
 
     def __len__(self) -> int:
         return len(self.job)
+
+    def need_mib(self, variant: Ints, offered_mib: Floats) -> Floats:
+        """Return the memory that the variants in each place need, in MiB.
+
+        Parameters
+        ----------
+        variant : (n, size) int
+            The variants.
+        offered_mib : (n,) float
+            The memory that each GPU offers to jobs.
+        """
+        need = self.memory_mib[variant]
+        if self._in_parts:
+            need += self.memory_part[variant] * np.maximum(offered_mib, 0.0)[:, None]
+        return np.asarray(need)
+
+    @cached_property
+    def _in_parts(self) -> bool:
+        return bool(self.memory_part.any())
 
 
 class Resident(NamedTuple):
@@ -434,6 +456,7 @@ class Round:
             job,
             np.array([mode.sub_batch or 0 for mode in each], dtype=np.int64)[row],
             np.array([mode.memory_mib for mode in each], dtype=np.float64)[row],
+            np.array([mode.memory_part for mode in each], dtype=np.float64)[row],
             np.array([mode.slowdown_factor for mode in each], dtype=np.float64)[row],
         )
 
@@ -726,7 +749,8 @@ def _closed(compiled: Round, gpu: Ints, variant: Ints, share: Ints) -> Bools:
     job = compiled.variants.job[variant]
     over = np.zeros(len(compiled), dtype=bool)
     over[job[there & (bound > most_bound(compiled.jobs.gsla)[job])]] = True
-    memory = across(np.add, np.where(there, compiled.variants.memory_mib[variant], 0.0))
+    offered = np.array(compiled.machines.memory_mib)[gpu]
+    memory = across(np.add, np.where(there, compiled.variants.need_mib(variant, offered), 0.0))
     shares = percent(np.where(there, share, NO_CAP)).sum(axis=1)
     full = memory > np.array(compiled.machines.gpu_room_mib)[gpu]
     full |= shares > compiled.machines.rules.share_sum

@@ -3,7 +3,7 @@
 All code that plans, simulates or starts jobs uses these rules, so that a rule has one meaning:
 
 - the jobs on a GPU need at most its memory less the cluster's reserve; they fit up to
-  ``MEMORY_TOLERANCE_MIB`` more;
+  ``MEMORY_TOLERANCE_MIB`` more. Memory in per cent is of the same: two jobs of 50 fit;
 - there are at most ``max_jobs_per_gpu`` of them, or ``max_jobs`` of the GPU if that is less, and
   their shares sum to at most ``share_sum``;
 - the *bound* of a job's slowdown is at most its gSLA times ``1 + GSLA_TOLERANCE``. For a
@@ -147,7 +147,9 @@ class Mode(NamedTuple):
     sub_batch : int or None
         Samples per accumulation step; None if the workload has no batch model.
     memory_mib : float
-        Memory of one worker, including the per-process overhead.
+        Memory of one worker, including the per-process overhead; 0 if it is a part of the GPU's.
+    memory_part : float
+        The part of the memory that a GPU offers to jobs, per-process overhead included.
     slowdown_factor : float
         t(k) / t(0) of Castor's eq. 3.
     """
@@ -155,12 +157,15 @@ class Mode(NamedTuple):
     sub_batch: int | None
     memory_mib: float
     slowdown_factor: float
+    memory_part: float = 0.0
 
 
 def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
     """Return the ways to run a workload, its full batch first, then each half of the one before."""
-    batch = workload.batch
-    full = Mode(None if batch is None else batch.size, workload.memory_mib + overhead_mib, 1)
+    if workload.memory_percent is not None:
+        return (Mode(None, 0.0, 1, workload.memory_percent / 100),)
+    batch, own_mib = workload.batch, workload.memory_mib or 0.0
+    full = Mode(None if batch is None else batch.size, own_mib + overhead_mib, 1)
     if batch is None:
         return (full,)
     return (full, *(_at_sub_batch(batch, size, overhead_mib) for size in _sub_batches(batch)))

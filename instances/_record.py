@@ -336,7 +336,7 @@ def _rule(error: ErrorDetails) -> str:
     context = {name: _limit(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "float_type" and _is_percentage(error["input"]):
         of_a_gpu = str(error["loc"][-1]).endswith("memory_mib")
-        return f"{template}{' (MiB: this fraction of the smallest GPU that is enough)' * of_a_gpu}"
+        return f"{template}{' (MiB; memory_percent takes a percentage)' * of_a_gpu}"
     subject = "the key " if error["loc"][-1:] == (_KEY,) else ""
     return subject + template.format(**context)
 

@@ -171,17 +171,17 @@ class InstanceBuilder:
         self._places.update((place.gpu.id, place) for place in node.places)
         self._most_jobs.update((gpu.model, self._cluster.most_on(gpu)) for gpu in node.devices)
 
-    def add_workload(self, name: str, memory_mib: float, **fields: object) -> None:
+    def add_workload(self, name: str, memory_mib: float | None = None, **fields: object) -> None:
         """Add a workload, which jobs run.
 
         Parameters
         ----------
         name : str
             The name that jobs and slowdowns refer to.
-        memory_mib : float
-            Memory of one worker in MiB.
+        memory_mib : float, optional
+            Memory of one worker in MiB; or give ``memory_percent``.
         **fields
-            Other fields of `Workload`: ``throughput``, ``metrics``, ``batch``, ...
+            Other fields of `Workload`: ``memory_percent``, ``throughput``, ``batch``, ...
 
         Raises
         ------

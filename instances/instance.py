@@ -296,12 +296,13 @@ class Workload(Record):
 
     elsewhere = MappingProxyType(
         dict.fromkeys(
-            ("gpu_memory_utilization", "memory_fraction", "memory_percent", "gpu_fraction"),
-            "give memory_mib: this fraction of the smallest GPU that is enough",
+            ("gpu_memory_utilization", "memory_fraction", "gpu_fraction", "gpumem_percentage"),
+            "give memory_percent, of the memory that a GPU offers (0.5 is 50)",
         )
     )
 
-    memory_mib: NonNegative
+    memory_mib: NonNegative | None = None
+    memory_percent: Annotated[Positive, Field(le=100)] | None = None
     host: HostResources | None = None
     family: Name | None = None
     metrics: Metrics | None = None
@@ -316,6 +317,15 @@ class Workload(Record):
     batch: Batch | None = None
     batch_size: Count | None = None
     stages_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=8)] | None = None
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> Self:
+        if (self.memory_mib is None) == (self.memory_percent is None):
+            got = "neither" if self.memory_mib is None else "both"
+            raise rule_broken("", f"must have either memory_mib or memory_percent, got {got}")
+        if self.memory_percent is not None and self.batch is not None:
+            raise rule_broken("memory_percent", "must be absent with batch: give memory_mib")
+        return self
 
     @model_validator(mode="after")
     def _stages_take_time(self) -> Self:

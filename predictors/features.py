@@ -234,7 +234,7 @@ def _log_rate(workload: Workload, share: int) -> float:
 
 def _log_memory(workload: Workload, _: int) -> float:
     """Return the logarithm of the memory; 0 MiB means unknown."""
-    return float(np.log(workload.memory_mib)) if workload.memory_mib > 0 else np.nan
+    return float(np.log(workload.memory_mib)) if workload.memory_mib else np.nan
 
 
 def _optional(field: str) -> Callable[[Workload, int], float]:

@@ -127,7 +127,9 @@ def with_memory(
     for (name, _, _), profiles in _runs(data, gpu_model).items():
         needs[name] = max(needs.get(name, 0.0), math.ceil(next_mark(profiles).upper(confidence)))
     workloads = {
-        name: workload.replace(memory_mib=needs.get(name, workload.memory_mib))
+        name: workload.replace(memory_mib=needs[name], memory_percent=None)
+        if name in needs
+        else workload
         for name, workload in instance.workloads.items()
     }
     return instance.replace(workloads=workloads)

@@ -204,9 +204,13 @@ class _Search:
             halvings.append(halvings[-1] // 2)
         return halvings
 
-    def memory(self, unit: Unit) -> float:
+    def memory(self, unit: Unit, gpu: str) -> float:
         job = self.jobs[unit.job]
         workload = self.instance.workloads[job.workload]
+        if workload.memory_mib is None:
+            size = self.instance.places[gpu].gpu.memory_mib
+            offered = max(size - self.instance.cluster.reserve_mib, 0)
+            return offered * (workload.memory_percent or 0) / 100
         own = workload.memory_mib
         if workload.batch and unit.sub_batch != workload.batch.size:
             own = workload.batch.fixed_mib + workload.batch.mib_per_sample * unit.sub_batch
@@ -230,7 +234,7 @@ class _Search:
 
     def fits(self, gpu: str, units: list[Unit]) -> bool:
         cluster = self.instance.cluster
-        used = cluster.reserve_mib + sum(self.memory(unit) for unit in units)
+        used = cluster.reserve_mib + sum(self.memory(unit, gpu) for unit in units)
         size = self.instance.places[gpu].gpu.memory_mib
         return len(units) <= self.most(gpu) and used <= size + 1e-6
 

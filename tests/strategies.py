@@ -56,6 +56,8 @@ class Shape:
     """Weights over twenty-one orders of magnitude."""
     assumed: bool = False
     """Slowdowns that the owner declares, in place of some entries; not with ``energy``."""
+    percent: bool = False
+    """Memory of workloads in per cent of the GPU's."""
 
 
 INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
@@ -95,7 +97,19 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
             _make_unready(draw, data)
     instance = Instance.from_data(data)
     instance = _with_known_power(instance) if shape.power else instance
+    instance = with_percent(draw, instance) if shape.percent else instance
     return with_assumed(draw, instance) if shape.assumed else instance
+
+
+def with_percent(draw: Random, instance: Instance) -> Instance:
+    """Return the instance with the memory of some workloads in per cent of the GPU's."""
+    percent = [12.5, 100 / 3, 40, 50, 60, 100]
+    changed = {
+        name: workload.replace(memory_mib=None, memory_percent=draw.choice(percent))
+        for name, workload in instance.workloads.items()
+        if workload.batch is None and draw.random() < 0.6
+    }
+    return instance.replace(workloads={**instance.workloads, **changed})
 
 
 def with_assumed(draw: Random, instance: Instance) -> Instance:

@@ -400,7 +400,7 @@ class SimulatedPool:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
             one_each = job.workers_per_node is not None
-            most = largest(workload.memory_mib, job.together, one_each)
+            most = largest(workload.memory_mib or 0.0, job.together, one_each)
             if job.workers > most:
                 groups = f" in groups of {job.together} on a node" if job.together > 1 else ""
                 rule = (

@@ -120,7 +120,7 @@ class Setup:
         """
         known = self.world.workloads
         names = self.workloads or tuple(known)
-        largest = {k: largest_gang(self.world.cluster, known[k].memory_mib) for k in known}
+        largest = {k: largest_gang(self.world.cluster, known[k].memory_mib or 0.0) for k in known}
         workers = trace.columns.workers
         fitting = {
             count: tuple(name for name in names if count <= largest.get(name, 0)) or names

@@ -212,6 +212,6 @@ def _on_models(name: str, models: Sequence[str], found: Sequence[Instance]) -> W
         return on[0]
     reference = on[0].throughput[100]
     return on[0].replace(
-        memory_mib=max(workload.memory_mib for workload in on),
+        memory_mib=max(workload.memory_mib or 0.0 for workload in on),
         speed={m: w.throughput[100] / reference for m, w in zip(models, on, strict=True)},
     )

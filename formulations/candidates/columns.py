@@ -166,7 +166,7 @@ class Columns:
         candidate, variant = table.ways(asked, prices, aim)
         job, gpu_class = rules.job[variant], table.candidates.gpu_class[candidate]
         keep = enough(job, self._kinds.copies)
-        keep &= rules.memory[variant].sum(axis=1) <= rules.room[gpu_class]
+        keep &= rules.fits(gpu_class, variant)
         if rules.round.hosts is not None:
             keep &= rules.round.hosts.bears(gpu_class, job)
         rows = rules.rows(table.candidates, candidate[keep], variant[keep])

@@ -342,7 +342,7 @@ class _Lister(RowRules):
         if self.round.hosts is not None:
             alone *= self.round.hosts.beyond(gpu_class, job)
         keep = alone <= self.accepted[variant]
-        keep &= self.memory[variant] <= self.room[index]
+        keep &= self.fits(gpu_class, variant[:, None])
         return Rows(
             gpu_class,
             job[:, None],
@@ -393,7 +393,7 @@ class _Lister(RowRules):
         variant = self.pool[place]
         gpu_class = candidates.gpu_class[at[0]][family]
         keep = enough(self.job[variant], self.kinds.copies)
-        keep &= across(np.add, self.memory[variant]) <= self.room[gpu_class]
+        keep &= self.fits(gpu_class, variant)
         if self.round.hosts is not None:
             keep &= self.round.hosts.bears(gpu_class, self.job[variant])
         if self.round.machines.rules.gang_sharing == "whole":

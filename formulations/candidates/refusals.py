@@ -205,7 +205,6 @@ class Refusals(RowRules):
         self._places = {size: _Places(self, size, each) for size, each in sorted(found.items())}
         of = [site.gpu_class for site in sites]
         self._class = np.array(of, dtype=np.int64)
-        self._memory_mib = compiled.classes.memory_mib
         self._open = compiled.classes.open[self._class]
         self._known = lru_cache(maxsize=None)(self._find)
         # For the job that is asked for repeatedly.
@@ -403,7 +402,7 @@ class Refusals(RowRules):
         )
         excess = _above(bound / self.round.jobs.gsla[self.job[variant]] - 1)
         excess[:, -1] = 0.0
-        short_mib = self.memory[variant].sum(axis=1) - self._memory_mib[rows.gpu_class]
+        short_mib = self.need_mib(rows.gpu_class, variant) - self._offered_mib[rows.gpu_class]
         short_mib = np.where(short_mib > MEMORY_TOLERANCE_MIB, short_mib, 0.0)
         place, own_variant = place[candidate], variant[:, -1]
         tables = (variant, rows.share, rows.slowdown, bound, excess)
@@ -416,7 +415,7 @@ class Refusals(RowRules):
             np.full(len(place), size),
             *(table[:, own_first] for table in tables),
             short_mib,
-            short_mib / np.maximum(self.memory[own_variant], 1.0),
+            short_mib / np.maximum(self.need_mib(rows.gpu_class, own_variant[:, None]), 1.0),
         )
 
     def _fixed(self, job: int, places: _Places, known: Bools) -> Ints:

@@ -17,6 +17,7 @@ from dovetail.formulations.arrays import (
     Bools,
     Floats,
     Ints,
+    across,
     packed,
     products,
     ranges,
@@ -196,7 +197,6 @@ class RowRules:
         self.variants = compiled.variants
         jobs = compiled.jobs
         self.job = self.variants.job
-        self.memory = self.variants.memory_mib
         self.slowdown_factor = self.variants.slowdown_factor
         self.stretched = bool((self.slowdown_factor != 1).any())
         self.accepted = most_bound(jobs.gsla)[self.job]
@@ -204,8 +204,18 @@ class RowRules:
         self.workers = jobs.workers[self.job]
         self.pending = ~jobs.running[self.job]
         self.first_of_job = compiled.first_variant
-        self.room = compiled.classes.memory_mib + MEMORY_TOLERANCE_MIB
+        self._offered_mib = compiled.classes.memory_mib
         self._host = _slowdown_on_hosts(compiled)
+
+    def need_mib(self, gpu_class: Ints, variant: Ints) -> Floats:
+        """Return the memory of the variants (n, size) on a GPU of each class (n,), in MiB."""
+        need = self.variants.need_mib(variant, self._offered_mib[gpu_class])
+        return np.asarray(across(np.add, need))
+
+    def fits(self, gpu_class: Ints, variant: Ints) -> Bools:
+        """Return whether the variants (n, size) fit in the memory of a GPU of each class (n,)."""
+        room = self._offered_mib[gpu_class] + MEMORY_TOLERANCE_MIB
+        return np.asarray(self.need_mib(gpu_class, variant) <= room)
 
     def bound(
         self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints

@@ -22,6 +22,8 @@ import numpy as np
 from dovetail.instances._record import IDLE, AnyShare, Confidence, Record, Text
 from dovetail.instances.instance import (
     Batch,
+    Cluster,
+    GpuModel,
     HostResources,
     Instance,
     Job,
@@ -82,8 +84,6 @@ class JobOnGpus:
         Whether the plan starts the job; otherwise it runs already.
     growth : float
         The factor of its sub-batch on slowdowns: t(k) / t(0).
-    memory_mib : float
-        Memory of one worker, in MiB.
     """
 
     job: Job
@@ -92,15 +92,25 @@ class JobOnGpus:
     sub_batch: int | None
     starting: bool = field(init=False)
     growth: float = field(init=False, default=1.0)
-    memory_mib: float = field(init=False)
+    _memory_mib: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.starting = not self.job.running
-        self.memory_mib = self.workload.memory_mib
+        self._memory_mib = self.workload.memory_mib or 0.0
         batch, size = self.workload.batch, self.sub_batch
         if batch is not None and size is not None and size != batch.size:
             self.growth = iteration_s(batch, size) / iteration_s(batch, batch.size)
-            self.memory_mib = batch.fixed_mib + batch.mib_per_sample * size
+            self._memory_mib = batch.fixed_mib + batch.mib_per_sample * size
+
+    def memory_mib(self, cluster: Cluster, gpu: GpuModel) -> float:
+        """Return the memory of one worker on a GPU in MiB, its process included.
+
+        A percentage is of what the GPU offers to jobs, and the process is part of it.
+        """
+        percent = self.workload.memory_percent
+        if percent is not None:
+            return percent / 100 * max(0.0, gpu.memory_mib - cluster.reserve_mib)
+        return self._memory_mib + cluster.per_process_mib
 
 
 def running_jobs(instance: Instance) -> list[JobOnGpus]:
@@ -348,7 +358,7 @@ class Occupancy:
             ids=tuple([placed.job.id for placed in jobs]),
             joined=any(placed.starting for placed in jobs),
             memory_mib=cluster.reserve_mib
-            + sum([placed.memory_mib + cluster.per_process_mib for placed in jobs]),
+            + sum([p.memory_mib(cluster, self.instance.places[gpu].gpu) for p in jobs]),
         )
         effects, together, power_w = self._effects(on_gpu, key)
         if effects is not None and self.hosts.load:

@@ -22,10 +22,11 @@ from dovetail.formulations.budget import UNLIMITED, Budget
 from dovetail.formulations.candidates.refusals import Refusal
 from dovetail.formulations.objectives import job_values
 from dovetail.formulations.rounds import Resident, Round
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import (
     IDLE,
+    LEAST_POSITIVE,
     Count,
     FrozenDict,
     FrozenMapping,
@@ -63,6 +64,8 @@ class Change(Record):
     less_memory_mib : float
         Reduction of the memory of a worker of the job's workload (``memory_mib`` and
         ``fixed_mib``).
+    less_memory_percent : float
+        Reduction of its ``memory_percent``.
     batch_min : int, optional
         A smaller ``batch.min`` of the job's workload.
     measured : tuple of SlowdownEntry
@@ -78,6 +81,7 @@ class Change(Record):
 
     gsla: FrozenMapping[Name, Number] = Field({})
     less_memory_mib: NonNegative = 0.0
+    less_memory_percent: NonNegative = 0.0
     batch_min: Count | None = None
     measured: tuple[SlowdownEntry, ...] = ()
     isolated: SlowdownEntry | None = None
@@ -93,7 +97,7 @@ class Change(Record):
                 if each.id not in self.without
             )
         }
-        if self.less_memory_mib or self.batch_min is not None:
+        if self.less_memory_mib or self.less_memory_percent or self.batch_min is not None:
             name = instance.jobs_by_id[job].workload
             smaller = {name: self._smaller(instance.workloads[name])}
             parts["workloads"] = FrozenDict({**instance.workloads, **smaller})
@@ -111,7 +115,10 @@ class Change(Record):
         return changed.replace(slowdowns=instance.slowdowns.extended(fresh)) if fresh else changed
 
     def _smaller(self, workload: Workload) -> Workload:
-        memory = max(0.0, workload.memory_mib - self.less_memory_mib)
+        if workload.memory_percent is not None:
+            percent = max(LEAST_POSITIVE, workload.memory_percent - self.less_memory_percent)
+            return workload.replace(memory_percent=percent)
+        memory = max(0.0, (workload.memory_mib or 0.0) - self.less_memory_mib)
         batch = workload.batch
         if batch is not None:
             fixed = max(0.0, batch.fixed_mib - self.less_memory_mib)
@@ -316,8 +323,16 @@ class Remedies:
         for pick in finding.picks:
             for name, bound in self._too_slow(pick):
                 gsla[name] = max(gsla.get(name, 1.0), accepting(bound))
+        if self._instance.workloads[self._job.workload].memory_percent is not None:
+            return Change(gsla=gsla, less_memory_percent=max(map(self._short, finding.picks)))
         short = max(pick.short_mib for pick in finding.picks)
         return Change(gsla=gsla, less_memory_mib=float(math.ceil(short)))
+
+    def _short(self, pick: Pick) -> float:
+        """Return the missing memory in whole per cent of what the GPU offers."""
+        offered = float(self._finder.round.classes.memory_mib[pick.site.gpu_class])
+        percent = 100 * pick.short_mib / max(offered, 1.0)
+        return float(math.ceil(percent - MEMORY_TOLERANCE_MIB))
 
     def _too_slow(self, way: Pick) -> Iterator[tuple[str, float]]:
         if self._job.gsla is not None and way.bound > most_bound(self._job.gsla):
@@ -331,6 +346,8 @@ class Remedies:
             now = figure(self._instance.jobs_by_id[name].gsla or math.inf)
             owner = "" if name == self._job.id else f"{name}'s "
             parts.append(f"{owner}gSLA {gsla:.2f} (now {now})")
+        if change.less_memory_percent:
+            parts.append(f"{change.less_memory_percent:g} % less of the GPU's memory")
         if change.less_memory_mib:
             parts.append(f"{mib(change.less_memory_mib)} less memory")
         return f"with {' and '.join(parts)}"

@@ -199,7 +199,9 @@ class Wording:
         if job.by_node and not enough_groups(job, counts := self._finder.most_groups(job)):
             return "nodes", f"nodes: {lacks_text(job, counts)}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
-        least = float(self._round.variants.memory_mib[self._round.variants_of(index)].min())
+        first = self._round.variants_of(index)
+        need = self._round.variants.need_mib(np.array([first]), np.array([offered]))
+        least = float(need.min())
         if least <= room_mib(offered):
             return None
         offer = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
@@ -234,7 +236,7 @@ class Wording:
             case Refusal.OBJECTIVE | Refusal.TAKEN_OBJECTIVE:
                 return self._objective_text(way)
             case Refusal.UNKNOWN if way.short_mib:
-                return "memory", f"{self._beside(way)} {_missing(way)}"
+                return "memory", f"{self._beside(way)} {self._missing(index, way)}"
             case Refusal.UNKNOWN:
                 return "unknown", "no known slowdown lets it share a GPU with a job that is placed"
             case Refusal.APART:
@@ -255,7 +257,7 @@ class Wording:
 
     def _figures_text(self, index: int, finding: BestGpus) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
-        missing = [_missing(way)] if way.short_mib else []
+        missing = [self._missing(index, way)] if way.short_mib else []
         slowed = []
         if job.gsla is not None and way.bound > most_bound(job.gsla):
             later = self._finder.later(index, way, 0)
@@ -293,6 +295,11 @@ class Wording:
         where = f"with {others}" if others else "alone"
         return f"{where} on {self._finder.gpu(way)}{share}"
 
+    def _missing(self, index: int, way: Pick) -> str:
+        percent = self._round.workload(index).memory_percent
+        needs = "" if percent is None else f" (it needs {percent:.4g} % of the GPU's memory)"
+        return f"{mib(way.short_mib)} of memory would be missing{needs}"
+
     def _instead(self, way: Pick) -> str:
         return f" in place of {self._finder.name(way.displaced)}" if way.displaced else ""
 
@@ -314,10 +321,6 @@ def _host_text(node: str, resource: str, asked: float, needed: float) -> str:
         "there; beyond that, one job starts in each round, alone on an idle GPU, "
         "if it gains more than others lose"
     )
-
-
-def _missing(way: Pick) -> str:
-    return f"{mib(way.short_mib)} of memory would be missing"
 
 
 def measured(entries: Iterable[SlowdownEntry]) -> str:

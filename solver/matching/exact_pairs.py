@@ -181,11 +181,14 @@ class MatchingSearch(StagedSearch):
         """Whether the values of all pairs, and their completeness, can be read from the instance.
 
         Neither are the groups of running jobs whose values depend on each other read again, nor the
-        sets of three that such an objective allows to share.
+        sets of three that such an objective allows to share, nor those by a declared rule.
         """
         values, known = self.values, self.values.round.slowdowns
         if values.round.source is None or (values.grouped and not values.relative):
             return False
+        declared = known.rules.assumed
+        if declared and declared.sets and known.rules.max_jobs_per_gpu > 2:
+            return values.pairs_only
         return not (values.grouped and known.sets and known.rules.max_jobs_per_gpu > 2)
 
     def least_cost(self, start: Maximum) -> float:

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,7 +202,7 @@ class _Reading:
                 way,
                 share,
                 placed.growth,
-                placed.memory_mib + self.cluster.per_process_mib,
+                self._need_mib(placed),
                 math.inf if job.gsla is None else job.gsla * (1 + _TOLERANCE),
                 job.priority == "latency",
                 job.running,
@@ -228,6 +228,11 @@ class _Reading:
         """Memory that the jobs on a GPU may need together."""
         sizes = [place.gpu.memory_mib for place in self.instance.places.values()]
         return max(sizes, default=0.0) - self.cluster.reserve_mib + 1e-6
+
+    def _need_mib(self, placed: JobOnGpus) -> float:
+        """Return the memory of a worker on a GPU of the round, all of which are equal."""
+        gpus = (place.gpu for place in self.instance.places.values())
+        return max((placed.memory_mib(self.cluster, gpu) for gpu in islice(gpus, 1)), default=0.0)
 
     @cached_property
     def idle(self) -> int:
@@ -456,7 +461,7 @@ class _Reading:
             if at is None:
                 return False
             taken[at] = placed
-        used = sum(each.memory_mib + self.cluster.per_process_mib for each in taken.values())
+        used = sum(map(self._need_mib, taken.values()))
         if len(taken) == len(places) or not all(
             self._suffers(entry, k, each) for k, each in taken.items()
         ):
@@ -478,7 +483,7 @@ class _Reading:
                 entry,
                 free[1:],
                 (*jobs, each.job),
-                used_mib + each.memory_mib + self.cluster.per_process_mib,
+                used_mib + self._need_mib(each),
             )
             for each in able[: len(entry.workloads)]
         )
@@ -488,7 +493,7 @@ class _Reading:
         if not self._may_start(self.place[name], share_code(share)):
             return []
         able = (each for each in self._waiting_by_name[name] if self._suffers(entry, place, each))
-        return sorted(able, key=lambda each: each.memory_mib)
+        return sorted(able, key=self._need_mib)
 
     def _suit(self, jobs: Collection[Job]) -> bool:
         """Return whether jobs that share could have as many GPUs as they need."""

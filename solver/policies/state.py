@@ -21,7 +21,7 @@ from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.rounds import Machines
 from dovetail.formulations.rules import Mode, modes, most_bound, slowdown_at_last, tail_bounds
 from dovetail.formulations.slowdowns import KnownSets
-from dovetail.instances._record import IDLE, AnyShare
+from dovetail.instances._record import IDLE, AnyShare, field_path
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
@@ -247,6 +247,7 @@ class State:
         if self.instance.cluster.assumed is not None:
             rule = "only plans use declared slowdowns; policies and simulations need entries"
             raise InputError(rule, "cluster.assumed")
+        _refuse_percentages(self.instance)
         self.machines = Machines(self.instance.cluster)
         self.names: tuple[str, ...] = tuple(self.instance.workloads)
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
@@ -378,3 +379,12 @@ class State:
     def needs_mib(self, job: Job) -> float:
         """Return the memory of one worker of a running job."""
         return self.modes[job.workload][job.mode].memory_mib
+
+
+def _refuse_percentages(instance: Instance) -> None:
+    """Refuse workloads that need a percentage of a GPU: policies count in MiB."""
+    for name, workload in instance.workloads.items():
+        if workload.memory_percent is not None:
+            rule = "only plans use a percentage; policies and simulations need memory_mib"
+            path = field_path(field_path("workloads", name), "memory_percent")
+            raise InputError(rule, path)

@@ -173,7 +173,10 @@ WRONG = [
     (lambda m: columns(m, share=[30]), "share: must have shape (2,) or (2, 2), got (1,)"),
     (lambda m: columns(m, power_w=[1, 0]), "power_w[1]: must be > 0, got 0.0"),
     (lambda m: columns(m, confidence=0.9), "confidence: must be absent without upper"),
-    (lambda m: columns(m, source="guess"), "source: must be 'measured', 'model' or 'estimate'"),
+    (
+        lambda m: columns(m, source="guess"),
+        "source: must be 'measured', 'model', 'estimate' or 'assumed'",
+    ),
     (lambda m: columns(m, first="ab", second="bc"), "first: must be a list of workloads"),
     (
         lambda m: columns(m, first=["a", "b"], second=["b", "a"]),

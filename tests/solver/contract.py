@@ -65,6 +65,7 @@ FAMILIES: dict[str, st.SearchStrategy[Instance]] = {
     "running gangs": instances(replace(GANGS, running=True)),
     "running whole gangs": instances(replace(GANGS, running=True)).map(whole),
     "sets of three": instances(replace(PLAIN, jobs=6, gpus=3, sets=True)),
+    "percent": instances(replace(PLAIN, jobs=6, memory=True, models=True, percent=True)),
     "declared": instances(replace(PLAIN, jobs=6, gpus=3, memory=True, sets=True, assumed=True)),
     "everything": instances(Shape(jobs=5, nodes=True)),
 }

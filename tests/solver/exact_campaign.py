@@ -4,10 +4,10 @@
 
 A round has hosts, racks or none, nodes without GPUs, shares and ``idle``, sub-batches, gangs,
 running jobs, jobs that speed each other up, declared slowdowns, weights over up to 21 orders of
-magnitude, and any objective, one of three of our own included; some are preempted. ``auto`` solves
-each, and often another solver too. Compared with ``tests.oracle`` are: value, bound, status,
-certificate, proven ties, and what the checker says of random plans. Seeds of whatever differs are
-printed, and in the end how often each thing was compared.
+magnitude, memory in per cent, and any objective, one of three of our own included; some are
+preempted. ``auto`` solves each, and often another solver too. Compared with ``tests.oracle`` are:
+value, bound, status, certificate, proven ties, and what the checker says of random plans. Seeds of
+whatever differs are printed, and in the end how often each thing was compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 from dovetail.solver.verification import verify
 from tests.oracle import MINIMISED, TWO_STAGE, Optimum, OwnGain, judged, optimum
-from tests.strategies import Shape, random_instance, with_assumed
+from tests.strategies import Shape, random_instance, with_assumed, with_percent
 
 _ALL = Shape(jobs=4, gpus=3, nodes=True, gains=True, hosts=True, drained=True, unready=True)
 SHAPES = (
@@ -115,8 +115,11 @@ def case_of(seed: int) -> Case:
     solvers = ("auto", draw.choice(SOLVERS)) if draw.random() < 0.3 else ("auto",)
     preempt = draw.random() < 0.1
     instance, spans = random_instance(draw, shape), draw.random() < 0.3
-    if objective != "energy" and draw.random() < 0.2:
-        instance = with_assumed(draw, instance)
+    late = Random(f"declared or in per cent {seed}")
+    if objective != "energy" and late.random() < 0.2:
+        instance = with_assumed(late, instance)
+    if late.random() < 0.2:
+        instance = with_percent(late, instance)
     return Case(instance, objective, own, solvers, preempt, spans)
 
 

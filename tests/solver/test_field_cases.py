@@ -90,21 +90,37 @@ def test_a_whole_card_is_what_the_smallest_card_has(need_mib, starts):
     [
         (
             {"memory_mib": "100%"},
-            "memory_mib: must be a number (MiB: this fraction of the smallest GPU that is enough), "
-            "got '100%'",
+            ".memory_mib: must be a number (MiB; memory_percent takes a percentage), got '100%'",
         ),
         (
             {"gpu_memory_utilization": 0.75},
-            "gpu_memory_utilization: unknown field: give memory_mib: this fraction of the "
-            "smallest GPU that is enough",
+            ".gpu_memory_utilization: unknown field: give memory_percent, of the memory that a "
+            "GPU offers (0.5 is 50)",
         ),
+        ({}, ": must have either memory_mib or memory_percent, got neither"),
+        (
+            {"memory_mib": 1, "memory_percent": 1},
+            ": must have either memory_mib or memory_percent, got both",
+        ),
+        ({"memory_percent": 101}, ".memory_percent: must be <= 100, got 101"),
     ],
 )
 def test_parts_of_a_card_are_refused_with_what_to_do(workload, message):
     data = round_of(*UNEQUAL, workloads={"train": workload}, jobs={"a": {"workload": "train"}})
     with pytest.raises(InputError) as error:
         Instance.from_data(data)
-    assert str(error.value) == f"workloads.train.{message}"
+    assert str(error.value) == f"workloads.train{message}"
+
+
+def test_a_hundred_per_cent_fits_every_card():
+    runs, _ = planned(
+        round_of(
+            *UNEQUAL,
+            workloads={"train": {"memory_percent": 100}},
+            jobs={"whole": {"workload": "train", "workers": 8}},
+        )
+    )
+    assert len(runs["whole"]) == 8
 
 
 @pytest.mark.parametrize(("gsla", "starts"), [(2.0, False), (2.5, True)])

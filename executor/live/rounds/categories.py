@@ -221,7 +221,7 @@ class CategoryState:
         found: dict[str, Workload] = {}
         for category in self.categories:
             known = None if category.alone else self._beliefs.workload(category.workload)
-            label = category.label(known.memory_mib if known else 0.0)
+            label = category.label((known and known.memory_mib) or 0.0)
             if label in found:
                 label = f"{label} (user {category.uid})"
             made = known or Workload(memory_mib=0.0)

@@ -386,7 +386,7 @@ class PolicyView:
         if given is None:
             # A workload that ran once fits, however large the bound on its next run is.
             most = max(self._sizes_mib, default=0.0)
-            need = min(known.memory_mib, most) if known else 0.0
+            need = min((known and known.memory_mib) or 0.0, most)
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
