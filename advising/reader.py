@@ -71,7 +71,12 @@ def _reader(path: str, form: str | None) -> Reader:
             raise InputError(f"must be one of {', '.join(known)}, got {form!r}", "--form")
         return known[form]
     with opened(path) as file:
-        start = file.read(_START).decode("utf-8-sig", "replace")
+        content = file.read(_START)
+    if content[257:262] == b"ustar":
+        raise InputError(
+            "is an archive of tar: unpack it, and give its files", "", source_name(path)
+        )
+    start = content.decode("utf-8-sig", "replace")
     name = Path(path).name.removesuffix(".gz")
     found = next((each for each in known.values() if each.recognises(name, start)), None)
     if found is None:

@@ -60,6 +60,14 @@ NUMBERS: Final = (
   moment; ``mean``, ``p95`` and ``max`` are over time. Power is of one GPU.
 """
 
+_FIGURES: Final = tuple(
+    name for name in NUMBERS if name.endswith(("_mean", "_p95", "_max", "_mean_mib", "_max_mib"))
+)
+_SEVERAL: Final = (
+    "{} jobs have the same figure in several files, of which the first counts: write the parts of"
+    " a series into one file."
+)
+
 FLAGS: Final = ("service",)
 """Columns of truth values: ``service``, whether the job answers requests."""
 
@@ -184,7 +192,12 @@ def joined(parts: Sequence[Usage]) -> Usage:
     if len(parts) == 1:
         return parts[0]
     jobs = pd.concat([part.jobs for part in parts], ignore_index=True)
+    notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     if jobs["job"].duplicated().any():
+        several = int(
+            jobs[list(_FIGURES)].notna().groupby(jobs["job"]).sum().gt(1).any(axis=1).sum()
+        )
+        notes += [_SEVERAL.format(several)] if several else []
         jobs = _one_row_each(jobs)
     profiles = {name: each for part in parts for name, each in part.profiles.items()}
     return Usage(
@@ -192,7 +205,7 @@ def joined(parts: Sequence[Usage]) -> Usage:
         pd.concat([part.nodes for part in parts], ignore_index=True),
         MappingProxyType(profiles),
         tuple(each for part in parts for each in part.left_out),
-        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        tuple(notes),
     )
 
 

@@ -6,15 +6,13 @@ import csv
 import io
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.reading.contents import opened
 
-_FIRST: Final = itemgetter(0)
 _ROWS: Final = 4_096
 _MOST_BYTES: Final = 4 * 2**30
 _CHUNK_BYTES: Final = 2**20
@@ -43,24 +41,79 @@ def header_and_parts(path: Path) -> tuple[int, list[str], Iterator[TablePart]]:
         When it cannot be read, is no table, or rows have unequal lengths (also by the iterator).
     """
     source = source_name(path)
-    lines = text_lines(path)
-    blank = 0
-    while (first := next(lines, "")) and not first.strip():
-        blank += 1
-    reader = csv.reader(chain([first], lines), delimiter=separator(first))
-    rows = _faultless(reader, lambda: f"line {blank + reader.line_num}", source)
-    header = [cell.strip() for cell in next(rows, [])]
-    line = blank + reader.line_num
-    return line, header, _parts(rows, lambda: blank + reader.line_num, len(header), source)
-
-
-def _faultless(
-    rows: Iterator[list[str]], where: Callable[[], str], source: str
-) -> Iterator[list[str]]:
+    texts = _texts(path)
+    text, line = "", 0
+    while not text.strip():
+        line += text.count("\n")
+        text = next(texts, "")
+        if not text:
+            return 1, [], iter(())
+    head = text[: len(text) - len(text.lstrip())]
+    text = text[len(head) :]
+    line += head.count("\n") + 1
+    first, _, rest = text.partition("\n")
     try:
-        yield from rows
+        header = [cell.strip() for cell in next(csv.reader([first], delimiter=separator(first)))]
     except csv.Error as error:
-        raise InputError(f"must be a table: {error}", where(), source) from None
+        raise InputError(f"must be a table: {error}", f"line {line}", source) from None
+    table = _CellTable(separator(first), len(header), source)
+    return line, header, table.parts(chain([rest], texts), line)
+
+
+class _CellTable(NamedTuple):
+    """The form of a table: the character between cells, and the number of columns."""
+
+    mark: str
+    width: int
+    source: str
+
+    def parts(self, texts: Iterator[str], line: int) -> Iterator[TablePart]:
+        """Yield the rows of texts that follow a line."""
+        for text in texts:
+            lines = text.removesuffix("\n").split("\n") if text else []
+            if not self._are_plain(text, lines):
+                yield from self._read(chain([text], texts), line)
+                return
+            if lines:
+                cells = self.mark.join(lines).split(self.mark)
+                columns = [cells[at :: self.width] for at in range(self.width)]
+                yield TablePart(range(line + 1, line + len(lines) + 1), columns)
+                line += len(lines)
+
+    def _are_plain(self, text: str, lines: Sequence[str]) -> bool:
+        """Return whether lines are rows without quotes, none of them blank or of another width."""
+        marks = self.width - 1
+        return not any(sign in text for sign in ('"', "\r", "\0")) and (
+            all(lines)
+            and {line.count(self.mark) for line in lines} <= {marks}
+            and self.mark * marks not in lines
+        )
+
+    def _read(self, texts: Iterator[str], before: int) -> Iterator[TablePart]:
+        """Yield the rows of any texts as a reader of CSV sees them."""
+        lines = chain.from_iterable(io.StringIO(text, newline="") for text in texts)
+        reader = csv.reader(lines, delimiter=self.mark)
+        numbers: list[int] = []
+        rows: list[list[str]] = []
+        try:
+            for fields in reader:
+                if "".join(fields).strip():
+                    numbers.append(before + reader.line_num)
+                    rows.append(self._fitting(fields, numbers[-1]))
+                if len(rows) == _ROWS:
+                    yield TablePart(numbers, list(zip(*rows, strict=True)))
+                    numbers, rows = [], []
+        except csv.Error as error:
+            where = f"line {before + reader.line_num}"
+            raise InputError(f"must be a table: {error}", where, self.source) from None
+        if rows:
+            yield TablePart(numbers, list(zip(*rows, strict=True)))
+
+    def _fitting(self, fields: list[str], line: int) -> list[str]:
+        if len(fields) != self.width:
+            rule = f"must have {self.width} fields, got {len(fields)}"
+            raise InputError(rule, f"line {line}", self.source)
+        return fields
 
 
 def separator(line: str) -> str:
@@ -105,38 +158,3 @@ def _texts(path: Path) -> Iterator[str]:
                 line = lines + data.count(b"\n", 0, error.start) + 1
                 raise InputError("must be UTF-8 text", f"line {line}", source) from None
             lines += data.count(b"\n")
-
-
-def _parts(
-    rows: Iterator[list[str]], lines: Callable[[], int], width: int, source: str
-) -> Iterator[TablePart]:
-    """Yield rows in parts; ``lines`` says how many lines have been read."""
-    before = lines()
-    while kept := list(islice(rows, _ROWS)):
-        numbers: Sequence[int] = range(before + 1, lines() + 1)
-        if (
-            set(map(len, kept)) != {width}
-            or len(numbers) != len(kept)
-            or not all(map(_FIRST, kept))
-        ):
-            numbers, kept = _without_blank(kept, before, width, source)
-        before = lines()
-        flat = list(chain.from_iterable(kept))
-        yield TablePart(numbers, [flat[at::width] for at in range(width)])
-
-
-def _without_blank(
-    rows: Sequence[list[str]], before: int, width: int, source: str
-) -> tuple[list[int], list[list[str]]]:
-    """Return rows that are not blank, each with its last line; refuse one of another width."""
-    numbers, kept = [], []
-    line = before
-    for fields in rows:
-        line += 1 + sum(cell.count("\n") for cell in fields)
-        if "".join(fields).strip():
-            if len(fields) != width:
-                rule = f"must have {width} fields, got {len(fields)}"
-                raise InputError(rule, f"line {line}", source)
-            numbers.append(line)
-            kept.append(fields)
-    return numbers, kept

@@ -67,19 +67,12 @@ def long_samples(
     clock = SeriesClock(header[form.time], source)
     values = {at: MetricCells(metric, header[at], source) for at, metric in form.metrics.items()}
     samples = Samples(source)
-    codes: dict[tuple[str, ...], int] = {}
-    named = list(form.words)
+    words = _RowWords(samples, form.words, gpu_of)
     gathered = []
     for part in parts:
         samples.expect(len(part.lines), len(values))
         times = clock.times_s(part.columns[form.time], part, form.time)
-        words = [part.columns[at] for at in form.words.values()]
-        rows = list(zip(*words, strict=True)) if words else [()] * len(times)
-        for row in dict.fromkeys(rows):
-            if row not in codes:
-                gpu = gpu_of(dict(zip(named, row, strict=True)))
-                codes[row] = -1 if gpu is None else samples.code(gpu)
-        gpus = np.fromiter(map(codes.__getitem__, rows), np.int64, len(rows))
+        gpus = words.gpus(part)
         numbers = {at: one.of(part.columns[at], part, at) for at, one in values.items()}
         gathered.append((gpus, times, numbers))
     factors = {at: one.factor() for at, one in values.items()}
@@ -91,6 +84,39 @@ def long_samples(
             quantities[quantity] = scaled(quantity, column[used], factors[at])
         samples.add(gpus[used], times[used], quantities)
     return samples, clock
+
+
+class _RowWords:
+    """Finds the GPU of each row by its words."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        columns: Mapping[str, int],
+        gpu_of: Callable[[Mapping[str, str]], SampledGpu | None],
+    ) -> None:
+        self._samples, self._columns, self._gpu_of = samples, columns, gpu_of
+        self._numbers: list[dict[str, int]] = [{} for _ in columns]
+        self._codes: dict[tuple[str, ...], int] = {}
+
+    def gpus(self, part: TablePart) -> NDArray[np.int64]:
+        """Return the number of each row's GPU in the samples, -1 if the row is not used."""
+        combined = np.zeros(len(part.lines), np.int64)
+        texts = [part.columns[at] for at in self._columns.values()]
+        for known, column in zip(self._numbers, texts, strict=True):
+            for text in dict.fromkeys(column):
+                known.setdefault(text, len(known))
+            numbers = np.fromiter(map(known.__getitem__, column), np.int64, len(column))
+            _, combined = np.unique(combined * len(known) + numbers, return_inverse=True)
+        _, first, row_of = np.unique(combined, return_index=True, return_inverse=True)
+        codes = [self._code(tuple(column[row] for column in texts)) for row in first.tolist()]
+        return np.array(codes, np.int64)[row_of]
+
+    def _code(self, words: tuple[str, ...]) -> int:
+        if words not in self._codes:
+            gpu = self._gpu_of(dict(zip(self._columns, words, strict=True)))
+            self._codes[words] = -1 if gpu is None else self._samples.code(gpu)
+        return self._codes[words]
 
 
 class MetricCells:

@@ -40,6 +40,9 @@ _GAP: Final = 2.0
 _MOST_MIB: Final = ("memory_mib", "card_mib")
 _ABSENT: Final = Omission(0, "jobs", "used no GPU while they were recorded")
 _IDLE: Final = Omission(0, "GPUs", "were idle and empty while they were recorded")
+_SHARED: Final = (
+    "{} GPUs had samples of several jobs at one time: the figures of these jobs are of whole GPUs."
+)
 _RUNS: Final = ("gpu_util", "sm_active", "dram_active")
 _EMPTY_MIB: Final = 128.0
 """Memory of a GPU without a process, at most: a context of CUDA alone takes more."""
@@ -58,6 +61,8 @@ class SampledGpu(NamedTuple):
         As in ``WORDS`` of `dovetail.advising.usage`.
     known : bool
         Whether the job is recorded.
+    whole : bool
+        Whether its samples are of the whole GPU, not of the job's part in it.
     """
 
     job: str
@@ -67,6 +72,7 @@ class SampledGpu(NamedTuple):
     user: str | None = None
     name: str | None = None
     known: bool = True
+    whole: bool = True
 
 
 def gpu_name(node: str | None, gpu: str) -> str:
@@ -118,8 +124,11 @@ class Samples:
         gpus = list(self._codes)
         table = _SampleTable.of(self._parts, gpus, self._source)
         self._parts.clear()
+        shared = _shared(table, gpus)
         moments = _in_use(_moments(table))
-        return _usage(moments, gpus, notes, left_out)
+        return _usage(
+            moments, gpus, (*notes, *((_SHARED.format(shared),) if shared else ())), left_out
+        )
 
 
 class _SampleTable(NamedTuple):
@@ -158,6 +167,18 @@ class _SampleTable(NamedTuple):
                 column = _agreed(column, first, name, (gpus, gpu, time_s), source)
             values[name] = column
         return cls(job[first], gpu[first], time_s[first], values, names)
+
+
+def _shared(table: _SampleTable, gpus: Sequence[SampledGpu]) -> int:
+    """Return how many GPUs have samples of several jobs at one time."""
+    places = [(gpu.node, gpu.gpu) for gpu in gpus]
+    numbers = {place: at for at, place in enumerate(dict.fromkeys(places))}
+    whole = np.array([gpu.whole and bool(gpu.gpu) for gpu in gpus])[table.gpu]
+    place = np.array([numbers[each] for each in places])[table.gpu][whole]
+    time_s = table.time_s[whole]
+    order = np.lexsort((time_s, place))
+    again = ~_changes(place[order], time_s[order])
+    return len(np.unique(place[order][again]))
 
 
 def _column(part: tuple[_Codes, _Numbers, Mapping[str, _Numbers]], name: str) -> _Numbers:

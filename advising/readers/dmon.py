@@ -239,7 +239,8 @@ def _usage(path: Path, monitor: _Monitor) -> Usage:
 def _gpu(words: Mapping[str, str], key: str, stem: str) -> SampledGpu:
     gpu = words[key].removeprefix("GPU ")
     if "pid" in words:
-        return SampledGpu(f"{stem}/pid {words['pid']}", gpu, name=words.get("command"))
+        job = f"{stem}/pid {words['pid']}"
+        return SampledGpu(job, gpu, name=words.get("command"), whole=False)
     return SampledGpu(f"{stem}/gpu {gpu}", gpu, known=False)
 
 

@@ -94,7 +94,8 @@ def _gpu(words: Mapping[str, str], stem: str) -> SampledGpu:
     given = {name: text.strip() for name, text in words.items()}
     gpu, model = given.get("gpu", ""), given.get("gpu_model")
     if "pid" in given:
-        return SampledGpu(f"{stem}/pid {given['pid']}", gpu, None, model, None, given.get("name"))
+        job = f"{stem}/pid {given['pid']}"
+        return SampledGpu(job, gpu, None, model, None, given.get("name"), whole=False)
     own = gpu_name(stem, gpu) if gpu.isdecimal() or not gpu else gpu
     return SampledGpu(own, gpu, None, model, known=False)
 

@@ -145,7 +145,8 @@ def _gpu(words: Mapping[str, str], default: str) -> SampledGpu:
     job, gpu, node = given.get("job"), given.get("gpu", ""), given.get("node")
     if job is not None and "namespace" in given:
         job = f"{given['namespace']}/{job}"
-    own = gpu_name(node, gpu) or default
+    # A number names a GPU only on its node: without one, on that of the file.
+    own = gpu_name(node or (default if gpu.isdecimal() else None), gpu) or default
     return SampledGpu(
         job or own,
         gpu,

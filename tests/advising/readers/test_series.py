@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import tarfile
 import time
 import tracemalloc
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail.advising.reader import read_usage
+from dovetail.advising.usage import joined
 from dovetail.instances.errors import InputError
 from tests.advising.readers.figures import figures_of, weights_of
 from tests.advising.readers.fuzz import read_damaged
@@ -300,3 +302,65 @@ def test_speed_and_memory(tmp_path):
 
 
 P = range(143)
+
+
+def test_jobs_on_one_gpu_at_one_time_are_noted(tmp_path):
+    text = "time,host,gpu,job,gpu_util_percent\n0,n,0,a,5\n0,n,0,b,5\n0,m,0,c,5\n9,m,0,d,5\n"
+    usage = read_usage(written(tmp_path, text))
+    assert usage.notes == (
+        "1 GPUs had samples of several jobs at one time: the figures of these jobs are of whole"
+        " GPUs.",
+    )
+
+
+def test_gpus_with_the_same_number_in_two_files_are_two(tmp_path):
+    text = "time,gpu,gpu_util_percent\n0,0,5\n"
+    paths = [written(tmp_path, text, name) for name in ("node1.csv", "node2.csv")]
+    jobs = joined([read_usage(path) for path in paths]).jobs
+    assert list(jobs.job) == ["node1/gpu 0", "node2/gpu 0"]
+
+
+def test_metrics_of_several_files_are_joined_and_windows_are_not(tmp_path):
+    util = written(tmp_path, "time,job,gpu_util_percent\n0,a,5\n", "util.csv")
+    memory = written(tmp_path, "time,job,memory_used_mib\n0,a,500\n", "memory.csv")
+    later = written(tmp_path, "time,job,gpu_util_percent\n60,a,95\n", "later.csv")
+    usage = joined([read_usage(util), read_usage(memory)])
+    (job,) = usage.jobs.itertuples()
+    assert (job.gpu_util_mean, job.memory_max_mib) == (0.05, 500)
+    assert len(usage.notes) == 1
+    usage = joined([read_usage(util), read_usage(later)])
+    assert usage.jobs.gpu_util_mean.tolist() == [0.05]
+    assert usage.notes[1] == (
+        "1 jobs have the same figure in several files, of which the first counts: write the parts"
+        " of a series into one file."
+    )
+
+
+def test_more_numbers_than_fit_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.advising.readers._series.MOST_NUMBERS", 100_000)
+    rows = "".join(f"{at},a,5\n" for at in range(100_000))
+    assert refused(tmp_path, "time,job,gpu_util_percent\n" + rows) == (
+        "series.csv: must have at most 100,000 numbers, got more: split it by jobs"
+    )
+
+
+def test_an_archive_is_unpacked_first(tmp_path):
+    path = tmp_path / "pod_gpu_duty_cycle_anon.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(written(tmp_path, HEADER), "series.csv")
+    with pytest.raises(InputError, match="is an archive of tar: unpack it, and give its files"):
+        read_usage(str(path))
+
+
+@pytest.mark.parametrize("rows", ["{}\r\n", '"{}"\n', "{}\n\n", " {}\n"])
+def test_quotes_line_ends_and_blank_lines(tmp_path, rows):
+    lines = ["0,a,0,10,100", "1,a,0,30,300"]
+    cells = ['","' if '"' in rows else ","]
+    text = HEADER + "".join(rows.format(line.replace(",", cells[0])) for line in lines)
+    a = jobs_of(tmp_path, text).loc["a"]
+    assert (a.samples, a.gpu_util_mean) == (2, pytest.approx(0.2))
+
+
+def test_the_line_of_a_fault_after_blank_lines_and_cells_of_two_lines(tmp_path):
+    text = '\n\ntime,job,gpu_util_percent\n0,"a\nb",5\n\n1,a,x\n'
+    assert refused(tmp_path, text).startswith("series.csv: line 7: gpu_util_percent: must be a")
