@@ -74,7 +74,7 @@ def instance_of(
     InputError
         When no node has GPUs, or the memory of GPUs is not known.
     """
-    cluster = _Machines.of(usage, card_mib or {}, model)
+    cluster = _OpenNodes.of(usage, card_mib or {}, model)
     asks = list(_asks(usage, cluster))
     running = list(_placed([ask for ask in asks if ask.job["state"] == "running"], cluster))
     waiting = [ask for ask in asks if ask.job["state"] == "waiting"]
@@ -131,7 +131,7 @@ class _Ask(NamedTuple):
 
 
 @dataclass
-class _Machines:
+class _OpenNodes:
     """The GPUs on which jobs may start, and what was left out.
 
     Attributes
@@ -150,7 +150,7 @@ class _Machines:
     chosen: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, usage: Usage, card_mib: Mapping[str, float], model: str | None) -> _Machines:
+    def of(cls, usage: Usage, card_mib: Mapping[str, float], model: str | None) -> _OpenNodes:
         """Return the GPUs of the nodes in usage."""
         found = cls()
         for row in usage.nodes.to_dict("records"):
@@ -197,7 +197,7 @@ def _is_mig(model: str) -> bool:
     return "mig-" in model.lower()
 
 
-def _asks(usage: Usage, cluster: _Machines) -> Iterator[_Ask]:
+def _asks(usage: Usage, cluster: _OpenNodes) -> Iterator[_Ask]:
     """Yield what jobs that run or wait ask for.
 
     A part of a GPU is memory: of the card that a running job has, of the largest card for one that
@@ -221,7 +221,7 @@ def _asks(usage: Usage, cluster: _Machines) -> Iterator[_Ask]:
         yield _Ask(job, None if math.isnan(memory_mib) else float(math.floor(memory_mib)))
 
 
-def _startable(asks: Iterable[_Ask], cluster: _Machines) -> Iterator[_Ask]:
+def _startable(asks: Iterable[_Ask], cluster: _OpenNodes) -> Iterator[_Ask]:
     """Yield the waiting jobs that an instance can describe."""
     models = cluster.models
     for ask in asks:
@@ -235,14 +235,14 @@ def _startable(asks: Iterable[_Ask], cluster: _Machines) -> Iterator[_Ask]:
             yield ask
 
 
-class _Placed(NamedTuple):
+class _HeldGpus(NamedTuple):
     """A running job and its GPUs, each as node and position."""
 
     ask: _Ask
     gpus: list[tuple[str, int]]
 
 
-def _placed(asks: list[_Ask], cluster: _Machines) -> Iterator[_Placed]:
+def _placed(asks: list[_Ask], cluster: _OpenNodes) -> Iterator[_HeldGpus]:
     """Yield running jobs with their GPUs: first those whose GPUs have names, then whole GPUs."""
     positions: dict[tuple[str, str], int] = {}
     order = sorted(asks, key=lambda ask: (not _is_named(ask), ask.memory_mib is not None))
@@ -264,7 +264,7 @@ def _placed(asks: list[_Ask], cluster: _Machines) -> Iterator[_Placed]:
             cluster.nodes[node].on[at].append(ask)
         if not _is_named(ask):
             cluster.chosen["jobs on GPUs that were chosen, as the records name nodes only"] += 1
-        yield _Placed(ask, gpus)
+        yield _HeldGpus(ask, gpus)
 
 
 def _is_named(ask: _Ask) -> bool:
@@ -288,7 +288,7 @@ def _tokens(ask: _Ask) -> list[tuple[str, str]]:
 def _gpus(
     ask: _Ask,
     tokens: list[tuple[str, str]],
-    cluster: _Machines,
+    cluster: _OpenNodes,
     positions: dict[tuple[str, str], int],
 ) -> list[tuple[str, int]] | None:
     """Return a GPU for each token, None if a node has too few; the GPUs of a job differ."""
@@ -338,8 +338,8 @@ def _fullest(ask: _Ask, cards: _NodeCards, taken: set[int]) -> int | None:
 
 def _built(
     name: str,
-    cluster: _Machines,
-    running: list[_Placed],
+    cluster: _OpenNodes,
+    running: list[_HeldGpus],
     waiting: list[_Ask],
     assumed: float | None,
 ) -> Instance:
@@ -368,7 +368,7 @@ def _built(
     return made.instance()
 
 
-def _most_jobs(cluster: _Machines, asks: Iterable[_Ask], assumed: float | None) -> int:
+def _most_jobs(cluster: _OpenNodes, asks: Iterable[_Ask], assumed: float | None) -> int:
     """Return how many jobs a GPU may have: as many as fit by memory if they may share."""
     now = max(len(jobs) for cards in cluster.nodes.values() for jobs in cards.on)
     fit = 0
@@ -394,7 +394,7 @@ def _wants(job: Mapping[str, Any], first_s: float) -> dict[str, object]:
     return fields
 
 
-def _notes(cluster: _Machines, usage: Usage) -> Iterator[str]:
+def _notes(cluster: _OpenNodes, usage: Usage) -> Iterator[str]:
     for counts in (cluster.left_out, cluster.chosen):
         yield from (f"{what}: {count:,}" for what, count in counts.items())
     now = usage.jobs[usage.jobs["state"] != "ended"]
