@@ -235,14 +235,14 @@ def _startable(asks: Iterable[_Ask], cluster: _OpenNodes) -> Iterator[_Ask]:
             yield ask
 
 
-class _HeldGpus(NamedTuple):
+class _HeldCards(NamedTuple):
     """A running job and its GPUs, each as node and position."""
 
     ask: _Ask
     gpus: list[tuple[str, int]]
 
 
-def _placed(asks: list[_Ask], cluster: _OpenNodes) -> Iterator[_HeldGpus]:
+def _placed(asks: list[_Ask], cluster: _OpenNodes) -> Iterator[_HeldCards]:
     """Yield running jobs with their GPUs: first those whose GPUs have names, then whole GPUs."""
     positions: dict[tuple[str, str], int] = {}
     order = sorted(asks, key=lambda ask: (not _is_named(ask), ask.memory_mib is not None))
@@ -264,7 +264,7 @@ def _placed(asks: list[_Ask], cluster: _OpenNodes) -> Iterator[_HeldGpus]:
             cluster.nodes[node].on[at].append(ask)
         if not _is_named(ask):
             cluster.chosen["jobs on GPUs that were chosen, as the records name nodes only"] += 1
-        yield _HeldGpus(ask, gpus)
+        yield _HeldCards(ask, gpus)
 
 
 def _is_named(ask: _Ask) -> bool:
@@ -339,7 +339,7 @@ def _fullest(ask: _Ask, cards: _NodeCards, taken: set[int]) -> int | None:
 def _built(
     name: str,
     cluster: _OpenNodes,
-    running: list[_HeldGpus],
+    running: list[_HeldCards],
     waiting: list[_Ask],
     assumed: float | None,
 ) -> Instance:
