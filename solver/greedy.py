@@ -19,7 +19,14 @@ from typing import Literal
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, packed
-from dovetail.formulations.candidates.groups import Groups, best_gains, ceiling, idle_counts, score
+from dovetail.formulations.candidates.groups import (
+    Groups,
+    best_gains,
+    ceiling,
+    idle_counts,
+    places_all,
+    score,
+)
 from dovetail.formulations.candidates.listing import candidate_groups
 from dovetail.formulations.hosts import HostUse
 from dovetail.formulations.rounds import Round
@@ -63,6 +70,8 @@ class Greedy:
         counts, values = greedy_counts(groups, limits, self.rule), groups.values
         most, reached = ceiling(groups), score(groups, counts)
         proven_weight = not values.two_stage or reached.weight >= most.weight
+        if values.cheapest:
+            proven_weight = places_all(groups, counts)
         return Choice(
             groups=groups,
             counts=counts,

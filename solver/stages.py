@@ -24,6 +24,7 @@ from dovetail.formulations.candidates.groups import (
     ceiling,
     gain_ceiling,
     open_weight,
+    places_all,
     score,
 )
 from dovetail.formulations.values import JobValues
@@ -125,6 +126,15 @@ class StagedSearch(ABC):
         """Return a lower bound on the cost of every choice with the required weight."""
         return ceiling(self.groups).cost
 
+    def least_cost_of_all(self, first: Maximum) -> float:
+        """Return a lower bound on the cost of every choice of the weight that a choice places.
+
+        It is -inf if not all jobs of some weight are placed, or not all groups are listed.
+        """
+        if self._listed is None or not places_all(self._listed, first.counts):
+            return -math.inf
+        return ceiling(self._listed).cost
+
     def faster(self, cheapest: Maximum, per_cost: float) -> Maximum:
         """Return a choice of the required weight and this cost, with a larger gain if one is found.
 
@@ -193,7 +203,8 @@ def _cheapest(search: StagedSearch, first: Maximum) -> Maximum:
     """
     per_cost, _ = _cost_units(search.groups_of(first))
     found = search.maximise(0.0, per_cost, first)
-    bound = _in_whole_units(search.groups_of(first), found.bound / per_cost)
+    bound = min(found.bound / per_cost, -search.least_cost_of_all(first))
+    bound = _in_whole_units(search.groups_of(first), bound)
     found = replace(found, bound=bound - search.values.outside[1])
     if found.stopped != "complete":
         return found

@@ -309,7 +309,14 @@ def plan_view(
 
 def _facts(laid_out: PlanView) -> RenderableType:
     """Return the value of the plan and what is proven about it."""
-    from dovetail.planning.views import node_spans, origins, status, values, verified
+    from dovetail.planning.views import (
+        gpus_needed,
+        node_spans,
+        origins,
+        status,
+        values,
+        verified,
+    )
 
     plan, report = laid_out.plan, laid_out.report
     placed = f"{len(laid_out.placed)} of {len(laid_out.instance.jobs)} jobs"
@@ -319,6 +326,7 @@ def _facts(laid_out: PlanView) -> RenderableType:
         ("plan for", laid_out.instance.name),
         ("status", status(plan)),
         *values(report, plan.objective),
+        gpus_needed(laid_out),
         ("slowdowns", origins(laid_out)),
         (
             "placed",

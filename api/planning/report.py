@@ -36,6 +36,7 @@ from dovetail.planning.views import (
     PlacedJob,
     PlannedWorker,
     PlanView,
+    gpus_needed,
     node_spans,
     origins,
     status,
@@ -294,6 +295,8 @@ def _proof(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     plan, report = laid_out.plan, laid_out.report
     yield "status", status(plan)
     yield from values(report, plan.objective)
+    if (needed := gpus_needed(laid_out))[1]:
+        yield needed
     if found := origins(laid_out):
         yield "slowdowns", found
     value = "unknown" if report.value is None else wording.figure(report.value)

@@ -250,6 +250,26 @@ def values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[
         yield claim.name, f"{figure(claim.value)}   {proven}"
 
 
+def gpus_needed(laid_out: PlanView) -> tuple[str, str]:
+    """Return how many GPUs are enough, if the objective asks for that; else an empty text."""
+    plan, report, gpus = laid_out.plan, laid_out.report, laid_out.gpus
+    claim = plan.objective
+    if claim is None or not BUILT_IN[report.objective].cheapest:
+        return "GPUs needed", ""
+    every = len(laid_out.placed) == len(laid_out.instance.jobs)
+    jobs = "all jobs" if every else "the jobs that run"
+    enough = f"{report.gpus_used:,} of {len(gpus):,} are enough for {jobs}"
+    least, none = "are needed", "fewer are not"
+    if any(view.gpu.cost_per_hour for view in gpus):
+        enough += f", at {figure(claim.value)} an hour"
+        least, none = "an hour are needed", "no others are cheaper"
+    if plan.status == "optimal":
+        return "GPUs needed", f"{enough}, proven: {none}"
+    if claim.bound is None:
+        return "GPUs needed", enough
+    return "GPUs needed", f"{enough}; at least {figure(claim.bound)} {least}"
+
+
 def node_spans(report: CheckReport) -> tuple[str, str]:
     """Return the number of nodes that jobs span, and how it is counted."""
     return "node spans", f"{report.nodes_spanned} (nodes of each job, summed)"

@@ -447,15 +447,21 @@ def ceiling(groups: Groups) -> Score:
     group of s jobs takes at least 1/s of a GPU, so with M GPUs and a price t >= 0 for one, no plan
     gains more than t M + sum over jobs of the largest G[s] - t W / s (0 if that is negative and the
     job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its workers.
-    *Cost*: the least that the GPUs in use can cost (if the objective needs it).
+    *Cost*: a lower bound on that of the GPUs in use, if the objective needs it; under one that
+    minimises the cost, on that of choices that place all of this weight.
     """
     best, values = best_gains(groups), groups.values
     possible = np.isfinite(best).any(axis=1)
     return Score(
         weight=float(values.weight[possible].sum()),
         gain=_lagrangean_bound(groups.round, best[possible], np.flatnonzero(possible)),
-        cost=_least_cost(groups) if values.ratio or values.cheapest else np.nan,
+        cost=_bound_on_cost(groups),
     )
+
+
+def places_all(groups: Groups, counts: Ints) -> bool:
+    """Return whether a choice places every job of some weight that is in a group."""
+    return bool(groups.placed(counts)[open_weight(groups) > 0].all())
 
 
 def best_gains(groups: Groups) -> Floats:
@@ -535,6 +541,38 @@ def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
         else:
             low += third
     return min(bound(0.0), bound(low))
+
+
+def _bound_on_cost(groups: Groups) -> float:
+    if groups.values.cheapest:
+        return _cost_of_all(groups)
+    return _least_cost(groups) if groups.values.ratio else np.nan
+
+
+def _cost_of_all(groups: Groups) -> float:
+    """Return a lower bound on the cost of the GPUs in use if all jobs of some weight are placed.
+
+    Whatever part of its GPU's cost each worker bears, the parts on a GPU add up to its cost, so the
+    least part that each may bear is a bound: equal parts, or parts in proportion to the memory.
+    GPUs with residents count as a whole, and those who join them bear nothing.
+    """
+    compiled, member = groups.round, groups.group_of_member
+    held = compiled.classes.residents > 0
+    counted = ~compiled.jobs.running & (groups.values.weight > 0)
+    number = np.where(counted, compiled.jobs.workers * groups.kinds.copies, 0)
+    memory = groups.variants.memory_mib[groups.variant]
+    parts = [np.ones(len(member)), memory] if (memory > 0).all() else [np.ones(len(member))]
+    bounds = []
+    for part in parts:
+        of_group = np.bincount(member, part, len(groups))[member]
+        bears = np.where(held[groups.gpu_class], 0.0, groups.cost)[member] * part / of_group
+        least = np.full(len(compiled), np.inf)
+        np.minimum.at(least, groups.job, bears)
+        taken = (number > 0) & np.isfinite(least)
+        bounds.append(float(least[taken] @ number[taken]))
+    cost = np.zeros(len(compiled.classes))
+    cost[groups.gpu_class] = groups.cost
+    return float(cost[held] @ compiled.classes.size[held]) + max(bounds)
 
 
 def _least_cost(groups: Groups) -> float:

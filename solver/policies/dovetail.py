@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.completion import Completion
-from dovetail.formulations.values import EnergyValues, JobValues
+from dovetail.formulations.values import EnergyValues, FewestValues, JobValues
 from dovetail.instances.slowdowns.shares import NO_CAP, share_of
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.direct import direct_starts
@@ -30,7 +30,11 @@ from dovetail.solver.registry import Auto
 from dovetail.solver.stages import bounded
 from dovetail.solver.types import Limits, relative_gap
 
-_OBJECTIVES: Mapping[str, type[JobValues]] = {"completion": Completion, "energy": EnergyValues}
+_OBJECTIVES: Mapping[str, type[JobValues]] = {
+    "completion": Completion,
+    "energy": EnergyValues,
+    "fewest": FewestValues,
+}
 
 _MOST_STOPS = 8
 """Waiting jobs for which others are stopped in one decision."""
@@ -96,8 +100,10 @@ class Dovetail:
     objective : str
         ``completion``, or ``energy``: each round first places the most weight and then maximises
         the throughput per watt of all running jobs, like a plan under this objective, proven by
-        Dinkelbach's method (``solver.stages.best_ratio``). Both prices must be 0, and jobs share
-        whenever that lets more of them run.
+        Dinkelbach's method (``solver.stages.best_ratio``); or ``fewest``: each round first places
+        the most weight and then minimises the cost of the GPUs in use (their number if the cluster
+        gives no costs), so jobs join running ones before they take idle GPUs. With both, the prices
+        must be 0, and jobs share whenever that lets more of them run.
     gpu_price : float
         Seconds of completion time that a GPU second is worth when no job waits for it. At 0, jobs
         run alone while GPUs are idle. At higher values they share if that saves enough GPU time,
@@ -118,8 +124,8 @@ class Dovetail:
         bound. In a simulation these are seconds of work on a nominal processor
         (``formulations.budget``), so that the history does not depend on the machine.
     preempt : bool
-        Whether running jobs that resume from checkpoints may be stopped for waiting ones; never
-        with ``objective=energy``.
+        Whether running jobs that resume from checkpoints may be stopped for waiting ones; only
+        with ``objective=completion``.
     stop_margin : float
         Stops must gain more than this many times their cost, net of the cost: the seconds of
         restarts and lost work, times the weight of the stopped job.
@@ -311,15 +317,16 @@ class Dovetail:
             forecast = queue.forecast.take(places)
             values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         else:
-            values = EnergyValues(of_state.round)
-            values.outside = outside(draft, hosts, self._book)
+            values = _OBJECTIVES[self.objective](of_state.round)
+            values.outside = outside(draft, hosts, self._book, values)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits(Budget.of(limit, draft.state.clock))
-        at_paces = not values.ratio  # a heuristic, by worth alone
+        at_paces = self._timed  # a heuristic, by worth alone
         choice = bounded(Auto(at_paces).solve(values, limits))
         of_state.carry_out(choice, draft)
         gap = relative_gap(choice.bound, choice.value)
-        return RoundProof(choice.value, choice.bound, gap, window.judged)
+        value, bound = values.sign * choice.value, values.sign * choice.bound
+        return RoundProof(value, bound, gap, window.judged)
 
     def _all_alone(self, draft: Draft, queue: QueueColumns, lent_s: Mapping[int, float]) -> bool:
         """Return whether all jobs start alone on idle GPUs that are free of charge and equal.

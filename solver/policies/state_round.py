@@ -16,6 +16,7 @@ from dovetail.formulations.hosts import KnownHosts
 from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
 from dovetail.formulations.rules import most_bound
+from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.slowdowns.shares import share_code, share_of
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
@@ -180,29 +181,33 @@ def may_join(
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
 
 
-def outside(draft: Draft, hosts: Sequence[Host], book: BelievedSlowdowns) -> tuple[float, float]:
-    """Return the throughput and power (W) of running jobs that are not among these hosts.
+def outside(
+    draft: Draft, hosts: Sequence[Host], book: BelievedSlowdowns, values: JobValues
+) -> tuple[float, float]:
+    """Return the throughput of running jobs that are not among these hosts, and what they cost.
 
-    These are ``JobValues.outside`` of the objective ``energy``: weight x workers x rate, and the
-    power of GPUs without a host. A job that has just been started is assumed to run as fast as
-    alone.
+    These are ``JobValues.outside``: weight x workers x rate, and the cost or the power (W) of GPUs
+    without a host. A job that has just been started is assumed to run as fast as alone.
     """
     state, machines = draft.state, draft.state.machines
     inside = {job.number for host in hosts for job in host.jobs}
     busy = {gpu for _, gpus in draft.placed() for gpu in gpus}
-    gain = power_w = 0.0
+    gain = cost = 0.0
     for job, gpus in draft.placed():
         if job.number not in inside:
             started = job.number in state.pending
             rate = state.speed[machines.model[gpus[0]]][job.workload] if started else job.rate
             gain += job.weight * job.workers * rate
     for gpu in busy.difference(*(host.gpus for host in hosts)):
+        if values.cheapest:
+            cost += float(machines.model_cost[machines.model[gpu]])
+            continue
         members = [(job.workload, share_code(job.share_on(gpu))) for job in draft.residents(gpu)]
         model = machines.models[machines.model[gpu]]
         together = book.find(model, members) if len(members) > 1 else None
         alone = [book.powered[job.workload].power_w or 0.0 for job in draft.residents(gpu)]
-        power_w += together.power_w if together else math.fsum(alone)
-    return gain, power_w
+        cost += together.power_w if together else math.fsum(alone)
+    return gain, cost
 
 
 def _closed_hosts(draft: Draft, held: Mapping[int, Sequence[int]]) -> set[int]:

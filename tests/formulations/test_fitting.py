@@ -54,7 +54,7 @@ def test_memory_does_not_grow_with_workers_that_never_run(solver):
     assert most < 100e6
 
 
-@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy"])
+@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy", "fewest"])
 @pytest.mark.parametrize("workers", [1, 5])
 @pytest.mark.parametrize("solver", ["auto", "matching", "networkx", "cpsat", "highs"])
 def test_the_weight_of_a_job_without_room_does_not_hide_the_others(objective, workers, solver):

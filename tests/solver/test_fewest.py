@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
 
 from dovetail import JobValues
+from dovetail.formulations.candidates.groups import ceiling
+from dovetail.formulations.candidates.listing import candidate_groups
+from dovetail.formulations.objectives import job_values
+from dovetail.formulations.rounds import Round
 from dovetail.instances import library
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
+from dovetail.planning.views import gpus_needed, view
 from dovetail.solver.rounds import solve
 from tests.oracle import optimum
 from tests.solver.exact_campaign import SHAPES
@@ -155,3 +161,70 @@ def test_a_cost_of_a_users_own_is_shown_as_that_of_the_built_in_objective(own, b
     assert mine.status == known.status == "optimal"
     assert mine.objective == pytest.approx(known.objective)
     assert mine.bound == pytest.approx(known.bound)
+
+
+@pytest.mark.parametrize("solver", ["greedy", "cpsat"])
+@pytest.mark.parametrize(
+    ("memory", "most", "bound"),
+    [
+        (6000, 3, 2),  # 4 jobs, 3 on a GPU
+        (7000, 3, 2),  # 4 x 7000 of 16000: two on a GPU
+        (1000, 2, 2),
+        (9000, 3, 4),
+    ],
+)
+def test_the_bound_before_any_search_is_of_numbers_and_memory(solver, memory, most, bound):
+    made = Instance.build("bounds", max_jobs_per_gpu=most)
+    made.add_node("n", 5, "V100", 16000)
+    made.add_workload("a", memory)
+    made.add_slowdown(["a", "a"], [1.1, 1.1])
+    if most > 2:
+        made.add_slowdown(["a", "a", "a"], [1.2, 1.2, 1.2])
+    for k in range(4):
+        made.add_job(f"j{k}", "a")
+    groups = candidate_groups(job_values(Round.of(made.instance()), "fewest"))
+    assert math.ceil(ceiling(groups).cost - 1e-9) == bound
+    assert solve(made, "fewest", solver).bound == bound
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ({"V100": None}, "2 of 2 are enough for all jobs, proven: fewer are not"),
+        (
+            {"L4": 0.8, "V100": 2.5},
+            "2 of 4 are enough for all jobs, at 1.6 an hour, proven: no others are cheaper",
+        ),
+    ],
+)
+def test_the_plan_says_how_many_gpus_are_enough(costs, said):
+    made = cluster(**costs)
+    made.add_job("one", "a-large")
+    made.add_job("other", "a-large")
+    instance = made.instance()
+    plan = solve(instance, "fewest").plan
+    assert gpus_needed(view(instance, plan)) == ("GPUs needed", said)
+    assert gpus_needed(view(instance, solve(instance).plan)) == ("GPUs needed", "")
+    unproven = plan.replace(
+        status="feasible", objective=plan.objective.replace(bound=1.2, gap=0.25)
+    )
+    _, text = gpus_needed(view(instance, unproven))
+    assert text == said.partition(", proven")[0] + "; at least 1.2" + (
+        " an hour are needed" if len(costs) > 1 else " are needed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "placed", "reason"),
+    [
+        (1, 2, "memory: with large0 on V100-0 8,000 MiB of memory would be missing"),
+        (0, 0, "capacity: it could start alone on V100-0, but its weight is 0"),
+    ],
+)
+def test_jobs_do_not_wait_because_a_value_would_not_rise(weight, placed, reason):
+    made = cluster(V100=None)
+    for k in range(3):
+        made.add_job(f"large{k}", "a-large", weight=weight)
+    plan = plan_of(made).plan
+    assert len(plan.assignments) == placed
+    assert plan.waiting[-1].reason == reason

@@ -106,7 +106,7 @@ def test_agrees_with_cp_sat(seeds, objective):
     assert several > len(seeds) / 2  # several sizes compete in most
 
 
-@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy"])
+@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy", "fewest"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(
     "seeds", [range(2), pytest.param(range(2, 300), marks=pytest.mark.long)], ids=len

@@ -58,7 +58,7 @@ def listed(values):
     return best_matching(candidate_groups(values).apart, Limits())
 
 
-@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy"])
+@pytest.mark.parametrize("objective", ["slowdown", "sensitivity", "energy", "fewest"])
 def test_two_stages_agree_with_the_listed_groups(objective):
     tabled = 0
     for values in random_rounds(PAIRS, range(40), objective):
