@@ -188,7 +188,7 @@ def advice_for(
     replayed = []
     for case, name in enumerate(CASES if work.timed else ()):
         tell(f"replaying the jobs, case {name}")
-        replayed.append(replay(work, case, limit, budget))
+        replayed.append(replay(work, case, tables[case], limit, budget))
     obstacles = _obstacles(work, tables[LIKELY])
     return Advice(
         work,

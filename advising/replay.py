@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.advising.matched import fewest_gpus
-from dovetail.advising.sharing import SPLITS, alone_at_half, has_partner, pairs_of
+from dovetail.advising.sharing import Pairs, alone_at_half, has_partner
 from dovetail.advising.work import Work
 from dovetail.formulations.budget import Budget
 
@@ -54,8 +54,21 @@ class Replayed:
     mean_slowdown: float
 
 
-def replay(work: Work, case: int, limit: float, budget: Budget) -> Replayed:
-    """Replay the jobs in a case, under a limit of the slowdown, by the rule that saves most.
+def replay(work: Work, case: int, pairs: Pairs, limit: float, budget: Budget) -> Replayed:
+    """Replay the jobs in a case, by the rule that saves most.
+
+    Parameters
+    ----------
+    work : Work
+        The jobs.
+    case : int
+        The case, a position in ``CASES``.
+    pairs : Pairs
+        Which kinds may share at halves.
+    limit : float
+        The slowdown that owners accept.
+    budget : Budget
+        The time for it.
 
     Raises
     ------
@@ -63,7 +76,7 @@ def replay(work: Work, case: int, limit: float, budget: Budget) -> Replayed:
         When the budget is spent.
     """
     rules = (0.0, *(rule for rule in RULES if rule <= limit))
-    found = [_Replay(work, case, limit, rule, budget).run() for rule in rules]
+    found = [_Replay(work, case, pairs, rule, budget).run() for rule in rules]
     return min(found, key=lambda each: each.gpu_hours)
 
 
@@ -84,10 +97,9 @@ class _Run:
 
 class _Replay:
     def __init__(
-        self, work: Work, case: int, limit: float, most_alone: float, budget: Budget
+        self, work: Work, case: int, pairs: Pairs, most_alone: float, budget: Budget
     ) -> None:
         self._work, self._budget = work, budget
-        pairs = pairs_of(work, case, limit, SPLITS[:1])
         self._allowed, self._beside = pairs.allowed, pairs.slowdown
         alone = alone_at_half(work, case)
         with np.errstate(invalid="ignore"):
@@ -129,7 +141,8 @@ class _Replay:
         for run in runs:
             by_gpus[int(self._work.gpus[run.kind])].append(run)
         for gpus, fresh in by_gpus.items():
-            single = [run for run in self._single[gpus].values() if run.capped]
+            able = any(run.capped for run in fresh)
+            single = [run for run in self._single[gpus].values() if run.capped] if able else []
             for run, other in self._matched(fresh, single):
                 if other is None:
                     self._use(gpus)
@@ -141,6 +154,8 @@ class _Replay:
     def _matched(self, fresh: list[_Run], single: list[_Run]) -> list[tuple[_Run, _Run | None]]:
         able = [run for run in fresh if run.capped]
         alone: list[tuple[_Run, _Run | None]] = [(run, None) for run in fresh if not run.capped]
+        if not able:
+            return alone
         if len(able) == 1:
             return [*alone, (able[0], self._best(able[0], single))]
         runs = [*able, *single]

@@ -42,7 +42,7 @@ Bools = NDArray[np.bool_]
 CASES: Final = ("low", "likely", "high")
 """The cases, by what sharing saves in them."""
 
-MOST_KINDS: Final = 4_000
+MOST_KINDS: Final = 1_500
 """With more kinds of work, the jobs of a user are one kind."""
 
 _HOUR_S: Final = 3_600.0
@@ -211,6 +211,8 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
 
 
 def _memory(largest: pd.DataFrame, average: pd.DataFrame, asked: Floats) -> Floats:
+    # A process that monitoring did not see used 0.
+    largest, average = largest.replace(0, np.nan), average.replace(0, np.nan)
     peak, p95 = (largest[f"memory_{of}_mib"].to_numpy() for of in ("max", "p95"))
     mean = average["memory_mean_mib"].to_numpy()
     return np.stack(
