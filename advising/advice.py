@@ -10,7 +10,7 @@ import numpy as np
 
 from dovetail.advising.matched import FewestGpus, fewest_gpus
 from dovetail.advising.replay import Replayed, replay
-from dovetail.advising.sharing import RESERVE_MIB, SPLITS, Pairs, has_partner, pairs_of
+from dovetail.advising.sharing import RESERVE_MIB, SPLITS, KindPairs, has_partner, pairs_of
 from dovetail.advising.work import CASES, Ints, Work
 from dovetail.formulations.budget import Budget
 
@@ -203,7 +203,7 @@ def advice_for(
 
 
 def _busiest(
-    work: Work, tables: Sequence[Pairs], budget: Budget
+    work: Work, tables: Sequence[KindPairs], budget: Budget
 ) -> tuple[Moment, list[tuple[int, int]]]:
     """Return the busiest moment, and the kinds that share then in the case ``likely``."""
     at, jobs = _running_most(work)
@@ -246,7 +246,7 @@ def _running_most(work: Work) -> tuple[float, Ints]:
 
 def _partners(
     work: Work,
-    tables: Sequence[Pairs],
+    tables: Sequence[KindPairs],
     mates: Sequence[tuple[int, int]],
     replayed: Replayed | None,
 ) -> tuple[Partners, ...]:
@@ -279,7 +279,7 @@ def _partners(
     return tuple(sorted(found, key=lambda each: (-each.shared_hours, -each.at_once, each.kinds)))
 
 
-def _obstacles(work: Work, likely: Pairs) -> tuple[Obstacle, ...]:
+def _obstacles(work: Work, likely: KindPairs) -> tuple[Obstacle, ...]:
     """Group the kinds that share with none by the reason."""
     able = has_partner(work, likely.allowed)
     reason = _reasons(work, likely)
@@ -291,7 +291,7 @@ def _obstacles(work: Work, likely: Pairs) -> tuple[Obstacle, ...]:
     return tuple(sorted(found, key=lambda each: (-each.gpu_hours, -len(each.kinds))))
 
 
-def _reasons(work: Work, likely: Pairs) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+def _reasons(work: Work, likely: KindPairs) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
     memory, busy = work.memory_mib[LIKELY], work.busy[LIKELY]
     twice = np.where(np.eye(len(memory), dtype=bool), work.runs[:, None] > 1, True)
     same = (work.gpus[:, None] == work.gpus[None, :]) & twice
@@ -317,7 +317,7 @@ def _by_hours(work: Work, kinds: Ints) -> tuple[int, ...]:
     return tuple(kinds[order].tolist())
 
 
-def _to_measure(work: Work, tables: Sequence[Pairs]) -> tuple[ToMeasure, ...]:
+def _to_measure(work: Work, tables: Sequence[KindPairs]) -> tuple[ToMeasure, ...]:
     """Return measurements by the GPU hours that they could decide."""
     memory, busy = work.memory_mib[LIKELY], work.busy[LIKELY]
     low, high = (has_partner(work, table.allowed) for table in (tables[0], tables[-1]))

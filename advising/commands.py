@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.advising.cli import GivenModel
 from dovetail.advising.reader import read_usage
-from dovetail.advising.usage import Omission, Usage, joined, require_jobs
+from dovetail.advising.usage import Omission, UsageRecords, joined, require_jobs
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.toolkit.files import print_either, require_separate
 from dovetail.toolkit.progress import interrupting, working
@@ -64,7 +64,7 @@ def _time_is_up(limit_s: float) -> str:
     return f"the time limit of {limit_s:g} s is up before the advice is ready: raise --time-limit"
 
 
-def _read(options: Namespace) -> Usage:
+def _read(options: Namespace) -> UsageRecords:
     usage = joined([read_usage(path, options.form) for path in options.files])
     return _since(usage, options.since) if options.since else usage
 
@@ -76,7 +76,7 @@ def _models(given: Sequence[GivenModel]) -> tuple[str | None, dict[str, float]]:
     return (names[0] if len(names) == 1 else None), cards
 
 
-def _since(usage: Usage, text: str) -> Usage:
+def _since(usage: UsageRecords, text: str) -> UsageRecords:
     """Return what ran after a time; jobs that began before it begin with it."""
     jobs = usage.jobs
     times = jobs[["submit_s", "start_s", "end_s"]].to_numpy()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.plugins import plugins
 from dovetail.instances.reading.contents import opened
@@ -26,13 +26,13 @@ class Reader(NamedTuple):
         Gets the name of a file (without ``.gz``) and the beginning of its text; returns whether it
         is of this form. No two readers may recognise the same file.
     read : callable
-        Gets the path of a file, which may end in ``.gz``, and returns the ``Usage``. A faulty file
-        is an ``InputError`` with file, line (or path in the document) and rule.
+        Gets the path of a file, which may end in ``.gz``, and returns the ``UsageRecords``. A
+        faulty file is an ``InputError`` with file, line (or path in the document) and rule.
     """
 
     what: str
     recognises: Callable[[str, str], bool]
-    read: Callable[[Path], Usage]
+    read: Callable[[Path], UsageRecords]
 
 
 def readers() -> Mapping[str, Reader]:
@@ -46,7 +46,7 @@ def readers() -> Mapping[str, Reader]:
     return found
 
 
-def read_usage(path: str, form: str | None = None) -> Usage:
+def read_usage(path: str, form: str | None = None) -> UsageRecords:
     """Read a file that tells of jobs on GPUs.
 
     Parameters

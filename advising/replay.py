@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.advising.matched import fewest_gpus
-from dovetail.advising.sharing import Pairs, alone_at_half, has_partner
+from dovetail.advising.sharing import KindPairs, alone_at_half, has_partner
 from dovetail.advising.work import Work
 from dovetail.formulations.budget import Budget
 
@@ -54,7 +54,7 @@ class Replayed:
     mean_slowdown: float
 
 
-def replay(work: Work, case: int, pairs: Pairs, limit: float, budget: Budget) -> Replayed:
+def replay(work: Work, case: int, pairs: KindPairs, limit: float, budget: Budget) -> Replayed:
     """Replay the jobs in a case, by the rule that saves most.
 
     Parameters
@@ -63,7 +63,7 @@ def replay(work: Work, case: int, pairs: Pairs, limit: float, budget: Budget) ->
         The jobs.
     case : int
         The case, a position in ``CASES``.
-    pairs : Pairs
+    pairs : KindPairs
         Which kinds may share at halves.
     limit : float
         The slowdown that owners accept.
@@ -81,7 +81,7 @@ def replay(work: Work, case: int, pairs: Pairs, limit: float, budget: Budget) ->
 
 
 @dataclass(slots=True)
-class _Run:
+class _ReplayedJob:
     """A job that runs: its kind, work left in seconds alone, pace, and its co-runner."""
 
     job: int
@@ -90,14 +90,14 @@ class _Run:
     capped: bool
     since_s: float
     slowdown: float = 1.0
-    partner: _Run | None = None
+    partner: _ReplayedJob | None = None
     version: int = 0
     begun_s: float = field(default=0.0)
 
 
 class _Replay:
     def __init__(
-        self, work: Work, case: int, pairs: Pairs, most_alone: float, budget: Budget
+        self, work: Work, case: int, pairs: KindPairs, most_alone: float, budget: Budget
     ) -> None:
         self._work, self._budget = work, budget
         self._allowed, self._beside = pairs.allowed, pairs.slowdown
@@ -105,8 +105,8 @@ class _Replay:
         with np.errstate(invalid="ignore"):
             self._capped = has_partner(work, self._allowed) & (alone <= most_alone)
         self._alone = np.where(self._capped, alone, 1.0)
-        self._ends: list[tuple[float, int, int, _Run]] = []
-        self._single: dict[int, dict[int, _Run]] = defaultdict(dict)
+        self._ends: list[tuple[float, int, int, _ReplayedJob]] = []
+        self._single: dict[int, dict[int, _ReplayedJob]] = defaultdict(dict)
         self._in_use = self._most = 0
         self._hours = self._weighted = self._held = 0.0
         self._now = float(work.begin_s.min())
@@ -126,16 +126,16 @@ class _Replay:
         mean = self._weighted / self._held if self._held else 1.0
         return Replayed(self._hours, self._most, dict(self._shared), mean)
 
-    def _fresh(self, job: int, at: float) -> _Run:
+    def _fresh(self, job: int, at: float) -> _ReplayedJob:
         kind = int(self._work.kind[job])
         seconds = float(self._work.end_s[job] - self._work.begin_s[job])
-        return _Run(job, kind, seconds, bool(self._capped[kind]), at, begun_s=at)
+        return _ReplayedJob(job, kind, seconds, bool(self._capped[kind]), at, begun_s=at)
 
     def _move_to(self, at: float) -> None:
         self._hours += self._in_use * (at - self._now) / _HOUR_S
         self._now = at
 
-    def _start(self, runs: Sequence[_Run]) -> None:
+    def _start(self, runs: Sequence[_ReplayedJob]) -> None:
         """Start jobs at this moment: matched with each other and with running ones, or alone."""
         by_gpus = defaultdict(list)
         for run in runs:
@@ -151,9 +151,13 @@ class _Replay:
                 else:
                     self._join(gpus, run, other, other in single)
 
-    def _matched(self, fresh: list[_Run], single: list[_Run]) -> list[tuple[_Run, _Run | None]]:
+    def _matched(
+        self, fresh: list[_ReplayedJob], single: list[_ReplayedJob]
+    ) -> list[tuple[_ReplayedJob, _ReplayedJob | None]]:
         able = [run for run in fresh if run.capped]
-        alone: list[tuple[_Run, _Run | None]] = [(run, None) for run in fresh if not run.capped]
+        alone: list[tuple[_ReplayedJob, _ReplayedJob | None]] = [
+            (run, None) for run in fresh if not run.capped
+        ]
         if not able:
             return alone
         if len(able) == 1:
@@ -162,7 +166,7 @@ class _Replay:
         kinds = np.array([run.kind for run in runs], np.int64)
         new = np.arange(len(runs)) < len(able)
         mate = fewest_gpus(kinds, self._allowed, self._beside, self._budget, new).mate
-        found: list[tuple[_Run, _Run | None]] = []
+        found: list[tuple[_ReplayedJob, _ReplayedJob | None]] = []
         for k, run in enumerate(able):
             other = int(mate[k])
             if other == k:
@@ -171,7 +175,7 @@ class _Replay:
                 found.append((run, runs[other]))
         return [*alone, *found]
 
-    def _best(self, run: _Run, single: list[_Run]) -> _Run | None:
+    def _best(self, run: _ReplayedJob, single: list[_ReplayedJob]) -> _ReplayedJob | None:
         """Return the running job beside which both are slowed least."""
         if not single:
             return None
@@ -182,7 +186,7 @@ class _Replay:
         total = self._beside[run.kind, kinds] + self._beside[kinds, run.kind]
         return single[int(np.argmin(np.where(allowed, total, np.inf)))]
 
-    def _join(self, gpus: int, run: _Run, other: _Run, running: bool) -> None:
+    def _join(self, gpus: int, run: _ReplayedJob, other: _ReplayedJob, running: bool) -> None:
         if running:
             del self._single[gpus][other.job]
         else:
@@ -195,7 +199,7 @@ class _Replay:
         self._in_use += gpus
         self._most = max(self._most, self._in_use)
 
-    def _pace(self, run: _Run, slowdown: float) -> None:
+    def _pace(self, run: _ReplayedJob, slowdown: float) -> None:
         """Let a job go on at another pace from now on."""
         run.left_s -= (self._now - run.since_s) / run.slowdown
         run.since_s, run.slowdown = self._now, float(slowdown)
@@ -210,7 +214,7 @@ class _Replay:
                 self._move_to(end)
                 self._finish(run)
 
-    def _finish(self, run: _Run) -> None:
+    def _finish(self, run: _ReplayedJob) -> None:
         gpus = int(self._work.gpus[run.kind])
         alone_s = float(self._work.end_s[run.job] - self._work.begin_s[run.job])
         self._weighted += gpus * (self._now - run.begun_s)

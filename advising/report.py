@@ -135,7 +135,9 @@ def _chart(words: AdviceWords) -> Chart:
 
 def _savings(words: AdviceWords) -> PageTable:
     heads = [Head("", number=False), Head("now"), *(Head(name, "sharing") for name in CASES)]
-    rows = [[row[0], row[1], *map(_figure, row[2:])] for row in words.saving_rows()]
+    rows: list[list[str | Cell]] = [
+        [row[0], row[1], *map(_figure, row[2:])] for row in words.saving_rows()
+    ]
     return PageTable("what sharing saves", heads, rows)
 
 

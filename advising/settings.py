@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple
 
 
-class Setting(NamedTuple):
+class TypedSetting(NamedTuple):
     """What to type in for one job.
 
     Attributes
@@ -27,7 +27,9 @@ class Setting(NamedTuple):
     text: str
 
 
-def settings(share: int, memory_mib: float, card_mib: float, service: bool) -> tuple[Setting, ...]:
+def settings(
+    share: int, memory_mib: float, card_mib: float, service: bool
+) -> tuple[TypedSetting, ...]:
     """Return the settings of a job.
 
     Parameters
@@ -43,20 +45,22 @@ def settings(share: int, memory_mib: float, card_mib: float, service: bool) -> t
     """
     mib = math.floor(memory_mib)
     found = [
-        Setting(
+        TypedSetting(
             "MPS",
             f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={share} CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={mib}M",
         ),
-        Setting("KAI", f'annotations: {{gpu-memory: "{mib}"}}'),
-        Setting(
+        TypedSetting("KAI", f'annotations: {{gpu-memory: "{mib}"}}'),
+        TypedSetting(
             "HAMi",
             f"limits: {{nvidia.com/gpu: 1, nvidia.com/gpumem: {mib}, "
             f"nvidia.com/gpucores: {share}}}",
         ),
-        Setting("Amazon ECS", f"NvidiaMpsAllocation: memory {mib} MiB, maxComputePercent {share}"),
-        Setting("Slurm", f"--gres=mps:{share}"),
+        TypedSetting(
+            "Amazon ECS", f"NvidiaMpsAllocation: memory {mib} MiB, maxComputePercent {share}"
+        ),
+        TypedSetting("Slurm", f"--gres=mps:{share}"),
     ]
     if service and card_mib > 0:
         part = math.floor(100 * memory_mib / card_mib) / 100
-        found.append(Setting("vLLM", f"--gpu-memory-utilization {part:.2f}"))
+        found.append(TypedSetting("vLLM", f"--gpu-memory-utilization {part:.2f}"))
     return tuple(found)

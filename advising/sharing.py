@@ -38,7 +38,7 @@ _UNSEEN: Final = (0.1, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class KindPairs:
     """What two kinds of work do to each other on a GPU, in one case.
 
     Attributes
@@ -63,7 +63,7 @@ class Pairs:
 
 def pairs_of(
     work: Work, case: int, limit: float, splits: Sequence[tuple[int, int]] = SPLITS
-) -> Pairs:
+) -> KindPairs:
     """Return all pairs of kinds in a case, under a limit of the slowdown, at the best of splits."""
     fits, best = _fits(work, case), np.full((len(work.gpus),) * 2, np.inf)
     split = np.zeros(best.shape, np.int64)
@@ -88,7 +88,7 @@ def pairs_of(
     if case == CASES.index("low"):
         # No record tells a service's tail latency: it shares with services only.
         allowed &= work.service[:, None] == work.service[None, :]
-    return Pairs(fits, allowed, split, slowdown)
+    return KindPairs(fits, allowed, split, slowdown)
 
 
 def alone_at_half(work: Work, case: int) -> Floats:

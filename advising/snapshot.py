@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 def instance_of(
-    usage: Usage,
+    usage: UsageRecords,
     name: str = "snapshot",
     *,
     card_mib: Mapping[str, float] | None = None,
@@ -57,7 +57,7 @@ def instance_of(
 
     Parameters
     ----------
-    usage : Usage
+    usage : UsageRecords
         Jobs and nodes.
     name : str
         Name of the instance.
@@ -83,12 +83,14 @@ def instance_of(
     return Snapshot(instance, tuple(_notes(cluster, usage)))
 
 
-def on_new_nodes(usage: Usage, gpus: int, per_node: int, model: str, card_mib: float) -> Usage:
+def on_new_nodes(
+    usage: UsageRecords, gpus: int, per_node: int, model: str, card_mib: float
+) -> UsageRecords:
     """Return usage in which all jobs that have not ended wait for equal GPUs, which are all free.
 
     Parameters
     ----------
-    usage : Usage
+    usage : UsageRecords
         The jobs; its nodes are not used.
     gpus, per_node : int
         How many GPUs there are, and how many of them on a node.
@@ -105,7 +107,7 @@ def on_new_nodes(usage: Usage, gpus: int, per_node: int, model: str, card_mib: f
     state = usage.jobs["state"].replace("running", "waiting")
     jobs = usage.jobs.assign(state=state, node=None, placement=None, gpu_model=None)
     frame = pd.DataFrame({**nodes, "gpu_model": model, "card_mib": card_mib})
-    return Usage.of(jobs, frame, usage.profiles, usage.left_out, usage.notes)
+    return UsageRecords.of(jobs, frame, usage.profiles, usage.left_out, usage.notes)
 
 
 class _NodeCards(NamedTuple):
@@ -150,7 +152,9 @@ class _OpenNodes:
     chosen: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, usage: Usage, card_mib: Mapping[str, float], model: str | None) -> _OpenNodes:
+    def of(
+        cls, usage: UsageRecords, card_mib: Mapping[str, float], model: str | None
+    ) -> _OpenNodes:
         """Return the GPUs of the nodes in usage."""
         found = cls()
         for row in usage.nodes.to_dict("records"):
@@ -197,7 +201,7 @@ def _is_mig(model: str) -> bool:
     return "mig-" in model.lower()
 
 
-def _asks(usage: Usage, cluster: _OpenNodes) -> Iterator[_Ask]:
+def _asks(usage: UsageRecords, cluster: _OpenNodes) -> Iterator[_Ask]:
     """Yield what jobs that run or wait ask for.
 
     A part of a GPU is memory: of the card that a running job has, of the largest card for one that
@@ -394,7 +398,7 @@ def _wants(job: Mapping[str, Any], first_s: float) -> dict[str, object]:
     return fields
 
 
-def _notes(cluster: _OpenNodes, usage: Usage) -> Iterator[str]:
+def _notes(cluster: _OpenNodes, usage: UsageRecords) -> Iterator[str]:
     for counts in (cluster.left_out, cluster.chosen):
         yield from (f"{what}: {count:,}" for what, count in counts.items())
     now = usage.jobs[usage.jobs["state"] != "ended"]

@@ -1,9 +1,9 @@
 """What records tell of jobs on GPUs: the one form in which all readers return it.
 
-A row of ``Usage.jobs`` is a run of a job, or a GPU whose use was recorded if the records do not say
-which job ran on it. Readers give what the records hold and derive nothing: a maximum is never given
-as a mean, and what is not recorded stays empty. Files about the same jobs, such as a list of pods
-and a series of their utilisation, are joined by the name of the job.
+A row of ``UsageRecords.jobs`` is a run of a job, or a GPU whose use was recorded if the records do
+not say which job ran on it. Readers give what the records hold and derive nothing: a maximum is
+never given as a mean, and what is not recorded stays empty. Files about the same jobs, such as a
+list of pods and a series of their utilisation, are joined by the name of the job.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ FLAGS: Final = ("service",)
 COLUMNS: Final = (*WORDS, *NUMBERS, *FLAGS)
 
 NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack", "closed")
-"""Columns of ``Usage.nodes``, a row for the GPUs of one model on a node. ``closed`` is a truth
-value: no job may start there."""
+"""Columns of ``UsageRecords.nodes``, a row for the GPUs of one model on a node. ``closed`` is a
+truth value: no job may start there."""
 
 
 class Omission(NamedTuple):
@@ -101,7 +101,7 @@ class Omission(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Usage:
+class UsageRecords:
     """What files record of jobs on GPUs.
 
     Attributes
@@ -133,7 +133,7 @@ class Usage:
         profiles: Mapping[str, Metrics] | None = None,
         left_out: Sequence[Omission] = (),
         notes: Sequence[str] = (),
-    ) -> Usage:
+    ) -> UsageRecords:
         """Return usage from frames that have some of the columns; the others stay empty.
 
         ``job`` is required; a missing ``state`` is ``ended``, a missing ``gpus`` 1.
@@ -181,7 +181,7 @@ def _with_columns(frame: pd.DataFrame | None, columns: Sequence[str]) -> pd.Data
     return pd.DataFrame(made, columns=list(columns))
 
 
-def joined(parts: Sequence[Usage]) -> Usage:
+def joined(parts: Sequence[UsageRecords]) -> UsageRecords:
     """Return the usage of several files as one.
 
     Rows of different files with the same job are one: each column is taken from the first file that
@@ -200,7 +200,7 @@ def joined(parts: Sequence[Usage]) -> Usage:
         notes += [_SEVERAL.format(several)] if several else []
         jobs = _one_row_each(jobs)
     profiles = {name: each for part in parts for name, each in part.profiles.items()}
-    return Usage(
+    return UsageRecords(
         _without_profiled(jobs, profiles),
         pd.concat([part.nodes for part in parts], ignore_index=True),
         MappingProxyType(profiles),
@@ -225,7 +225,7 @@ def _one_row_each(jobs: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index()[list(COLUMNS)]
 
 
-def require_jobs(usage: Usage, source: str) -> None:
+def require_jobs(usage: UsageRecords, source: str) -> None:
     """Refuse records without a job on a GPU.
 
     Raises

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dovetail.advising.advice import LIKELY, REASONS, Advice, Obstacle, Partners
-from dovetail.advising.settings import Setting, settings
-from dovetail.advising.usage import Usage
+from dovetail.advising.settings import TypedSetting, settings
+from dovetail.advising.usage import UsageRecords
 from dovetail.advising.work import CASES
 from dovetail.toolkit.tables import (
     Name,
@@ -40,7 +40,7 @@ class AdviceWords:
     ----------
     advice : Advice
         The advice.
-    usage : Usage
+    usage : UsageRecords
         The records.
     files : sequence of str
         Their names.
@@ -49,7 +49,7 @@ class AdviceWords:
     """
 
     def __init__(
-        self, advice: Advice, usage: Usage, files: Sequence[str], cost: float | None = None
+        self, advice: Advice, usage: UsageRecords, files: Sequence[str], cost: float | None = None
     ) -> None:
         self.advice, self.usage, self.files, self.cost = advice, usage, files, cost
 
@@ -257,7 +257,7 @@ class AdviceWords:
             return []
         return [(each.system, each.text) for each in self.settings(self.advice.partners[0], 0)]
 
-    def settings(self, partners: Partners, k: int) -> tuple[Setting, ...]:
+    def settings(self, partners: Partners, k: int) -> tuple[TypedSetting, ...]:
         """Return what to type in for one of two jobs that share."""
         work, kind = self.advice.work, partners.kinds[k]
         card, service = float(work.card_mib[kind]), bool(work.service[kind])

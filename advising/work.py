@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advising.cards import card_mib
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,13 +114,13 @@ class Work:
 
 
 def work_of(
-    usage: Usage, model: str | None = None, cards: Mapping[str, float] | None = None
+    usage: UsageRecords, model: str | None = None, cards: Mapping[str, float] | None = None
 ) -> tuple[Work, tuple[Omission, ...]]:
     """Return the work in records, and the records that say too little.
 
     Parameters
     ----------
-    usage : Usage
+    usage : UsageRecords
         The records.
     model : str, optional
         The GPU model of jobs for which the records name none.

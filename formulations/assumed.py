@@ -41,7 +41,7 @@ _LARGEST = 1e15
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingKinds:
     """The jobs of an instance by workload, as far as they decide which sets are possible.
 
     Attributes
@@ -65,7 +65,7 @@ class Waiting:
     tail: Floats
 
     @classmethod
-    def of(cls, instance: Instance) -> Waiting:
+    def of(cls, instance: Instance) -> WaitingKinds:
         """Return the jobs of an instance."""
         names = sorted({job.workload for job in instance.jobs})
         place = {name: k for k, name in enumerate(names)}
@@ -111,7 +111,7 @@ class _Grown(RowColumns):
     Attributes
     ----------
     member : (n, size) int
-        The jobs, as positions in ``Waiting``.
+        The jobs, as positions in ``WaitingKinds``.
     slowdown, upper, tail : (n, size) float
         Their figures.
     part : (n,) float
@@ -146,7 +146,7 @@ class AssumedSets:
         The entries of larger sets.
     model : str
         The GPU model.
-    waiting : Waiting
+    waiting : WaitingKinds
         The jobs.
     room_mib : float
         The memory that the largest GPU of the model offers to jobs, in MiB.
@@ -159,7 +159,7 @@ class AssumedSets:
         pairs: KnownPairs,
         sets: KnownSets,
         model: str,
-        waiting: Waiting,
+        waiting: WaitingKinds,
         room_mib: float,
         most: int,
     ) -> None:

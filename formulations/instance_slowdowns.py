@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats, Ints
-from dovetail.formulations.assumed import AssumedSets, Waiting, assumed_pairs
+from dovetail.formulations.assumed import AssumedSets, WaitingKinds, assumed_pairs
 from dovetail.formulations.budget import Budget, require_room
 from dovetail.formulations.rules import tail_bounds
 from dovetail.formulations.slowdowns import (
@@ -164,8 +164,8 @@ class InstanceSlowdowns(KnownSlowdowns):
         return self._assumed_sets[model]
 
     @cached_property
-    def _waiting(self) -> Waiting:
-        return Waiting.of(self._instance)
+    def _waiting(self) -> WaitingKinds:
+        return WaitingKinds.of(self._instance)
 
     def _lower_by_rule(self, model: str, least: Floats) -> None:
         if self._by_rule:

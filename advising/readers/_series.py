@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advising.readers._metrics import FRACTIONS
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Samples:
         """Add samples: GPU and time of each, and its values by quantity, NaN if missing."""
         self._parts.append((gpus, time_s, values))
 
-    def usage(self, notes: Sequence[str] = (), left_out: Sequence[Omission] = ()) -> Usage:
+    def usage(self, notes: Sequence[str] = (), left_out: Sequence[Omission] = ()) -> UsageRecords:
         """Return what the samples say of each job.
 
         Raises
@@ -120,7 +120,7 @@ class Samples:
             If a GPU has two different values at one time.
         """
         if not self._parts:
-            return Usage.of(notes=notes, left_out=left_out)
+            return UsageRecords.of(notes=notes, left_out=left_out)
         gpus = list(self._codes)
         table = _SampleTable.of(self._parts, gpus, self._source)
         self._parts.clear()
@@ -363,7 +363,7 @@ def _usage(
     gpus: Sequence[SampledGpu],
     notes: Sequence[str],
     left_out: Sequence[Omission],
-) -> Usage:
+) -> UsageRecords:
     import pandas as pd
 
     number = len(moments.jobs)
@@ -391,7 +391,7 @@ def _usage(
         _IDLE._replace(number=int((idle | (absent & ~known)).sum())),
     )
     kept = jobs[~(absent | idle)].reset_index(drop=True)
-    return Usage.of(kept, left_out=(*left_out, *out), notes=notes)
+    return UsageRecords.of(kept, left_out=(*left_out, *out), notes=notes)
 
 
 def _is_idle(jobs: pd.DataFrame) -> NDArray[np.bool_]:

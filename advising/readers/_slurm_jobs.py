@@ -1,4 +1,4 @@
-"""Usage from jobs as ``squeue --json`` has them."""
+"""UsageRecords from jobs as ``squeue --json`` has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.advising.readers._slurm import (
     tasks_of,
     workers_per_node,
 )
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._hostlist import MOST_NAMES
 from dovetail.instances.importers._slurm_records import (
@@ -47,7 +47,7 @@ class _GivenGpus(NamedTuple):
     on_each_node: float
 
 
-def usage_of_jobs(jobs: Sequence[SlurmData], source: str) -> Usage:
+def usage_of_jobs(jobs: Sequence[SlurmData], source: str) -> UsageRecords:
     """Return the jobs with GPUs as usage: what they have, or what waiting ones ask for.
 
     Raises
@@ -80,7 +80,7 @@ def usage_of_jobs(jobs: Sequence[SlurmData], source: str) -> Usage:
     notes = (
         f"waiting arrays whose tasks are not all listed, which count as one job each: {unlisted:,}."
     )
-    return Usage.of(
+    return UsageRecords.of(
         pd.DataFrame([*rows.values()]),
         left_out=[Omission(without, "jobs", NO_GPU)],
         notes=[notes] if unlisted else [],

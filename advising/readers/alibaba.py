@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dovetail.advising.reader import Reader
 from dovetail.advising.readers._frames import numbers, require, text_frame
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances.errors import source_name
 from dovetail.instances.reading.tables import lines_of
 
@@ -60,23 +60,23 @@ def _recognises_2023(_name: str, start: str) -> bool:
     return header.issuperset(_PODS) or header.issuperset((*_NODES, "cpu_milli"))
 
 
-def _read_2023(path: Path) -> Usage:
+def _read_2023(path: Path) -> UsageRecords:
     if "sn" in _header(next(lines_of(path), "")):
         return _nodes_2023(text_frame(path, _NODES), source_name(path))
     return _pods_2023(text_frame(path, _PODS, _POD_MORE), source_name(path))
 
 
-def _nodes_2023(frame: pd.DataFrame, source: str) -> Usage:
+def _nodes_2023(frame: pd.DataFrame, source: str) -> UsageRecords:
     import pandas as pd
 
     gpus = _counts(frame["gpu"], source)
     nodes = pd.DataFrame(
         {"node": frame["sn"], "gpu_model": frame["model"].replace("", None), "gpus": gpus}
     )
-    return Usage.of(nodes=nodes[gpus > 0])
+    return UsageRecords.of(nodes=nodes[gpus > 0])
 
 
-def _pods_2023(frame: pd.DataFrame, source: str) -> Usage:
+def _pods_2023(frame: pd.DataFrame, source: str) -> UsageRecords:
     """Return the pods with GPUs; of several GPU models that a pod accepts, none is given."""
     import pandas as pd
 
@@ -105,7 +105,7 @@ def _pods_2023(frame: pd.DataFrame, source: str) -> Usage:
         ended = ~np.isnan(end_s)
         jobs |= {"submit_s": submit_s, "start_s": start_s, "end_s": end_s}
         jobs["state"] = np.where(ended, "ended", "running")
-    return Usage.of(
+    return UsageRecords.of(
         pd.DataFrame(jobs)[with_gpus & ran],
         left_out=[
             Omission(int((~with_gpus).sum()), "pods", "ask for no GPU"),
@@ -142,7 +142,7 @@ def _is_sensor(row: Sequence[str]) -> bool:
     return all(len(row[at]) >= 12 and set(row[at]) <= set("0123456789abcdef") for at in (0, 2, 3))
 
 
-def _read_2020(path: Path) -> Usage:
+def _read_2020(path: Path) -> UsageRecords:
     """Read the table of tasks or of sensors; the number of fields tells them apart."""
     source = source_name(path)
     line = next(lines_of(path), "")
@@ -151,7 +151,7 @@ def _read_2020(path: Path) -> Usage:
     return _tasks_2020(text_frame(path, names=_TASKS), source)
 
 
-def _tasks_2020(frame: pd.DataFrame, source: str) -> Usage:
+def _tasks_2020(frame: pd.DataFrame, source: str) -> UsageRecords:
     """Return a row for the tasks with GPUs of each job, which run together.
 
     A plan of 50 is half a GPU, one of 150 three quarters of two. If the tasks of a job ask for
@@ -196,7 +196,7 @@ def _tasks_2020(frame: pd.DataFrame, source: str) -> Usage:
     ).reset_index()
     without = frame["job_name"].nunique() - len(jobs)
     unused = (jobs["state"] == "ended") & (jobs["start_s"].isna() | jobs["end_s"].isna())
-    return Usage.of(
+    return UsageRecords.of(
         jobs[~unused],
         left_out=[
             Omission(without, "jobs", "ask for no GPU"),
@@ -221,7 +221,7 @@ def _positive(times_s: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(times_s > 0, times_s, np.nan)
 
 
-def _sensors_2020(frame: pd.DataFrame, source: str) -> Usage:
+def _sensors_2020(frame: pd.DataFrame, source: str) -> UsageRecords:
     """Return a row for the sensors of each job's instances.
 
     ``gpu_wrk_util`` of an instance is a sum over its GPUs. How many it has is not in this table, so
@@ -254,7 +254,7 @@ def _sensors_2020(frame: pd.DataFrame, source: str) -> Usage:
             "node": by_job["node"].agg(lambda each: ",".join(dict.fromkeys(each))),
         }
     ).reset_index()
-    return Usage.of(
+    return UsageRecords.of(
         jobs,
         left_out=[Omission(int((~with_gpu).sum()), "instances", "used no GPU")],
         notes=(_SPREAD,),

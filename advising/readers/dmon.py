@@ -21,7 +21,7 @@ from dovetail.advising.readers._cells import TablePart, text_lines
 from dovetail.advising.readers._long_form import LongForm, long_samples, stem_of
 from dovetail.advising.readers._metrics import FRACTIONS, GpuMetric
 from dovetail.advising.readers._series import SampledGpu
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
 
@@ -205,7 +205,7 @@ class _PrintedRows:
         return number
 
 
-def _usage(path: Path, monitor: _Monitor) -> Usage:
+def _usage(path: Path, monitor: _Monitor) -> UsageRecords:
     source, stem = source_name(path), stem_of(path)
     rows = _PrintedRows(path, monitor)
     names = rows.names
@@ -233,7 +233,7 @@ def _usage(path: Path, monitor: _Monitor) -> Usage:
     jobs = usage.jobs[~usage.jobs["job"].isin(divided)].reset_index(drop=True)
     if not rows.dated:
         jobs = jobs.assign(start_s=np.nan, end_s=np.nan)
-    return Usage.of(jobs, left_out=usage.left_out, notes=usage.notes)
+    return UsageRecords.of(jobs, left_out=usage.left_out, notes=usage.notes)
 
 
 def _gpu(words: Mapping[str, str], key: str, stem: str) -> SampledGpu:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dovetail.advising.reader import Reader
 from dovetail.advising.readers._long_form import stem_of
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers.kernels import FoundKernels, read_kernels
 from dovetail.instances.kernel_records import kernel_metrics
@@ -28,7 +28,7 @@ def _recognises(name: str, start: str) -> bool:
     )
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     import pandas as pd
 
     source = source_name(path)
@@ -40,7 +40,7 @@ def _read(path: Path) -> Usage:
     name = stem_of(path)
     metrics = Metrics.from_data(kernel_metrics(kernels, rate, found.gpu))
     job = {"job": [name], "name": [name], "gpu_model": [found.gpu_model]}
-    return Usage.of(pd.DataFrame(job), profiles={name: metrics})
+    return UsageRecords.of(pd.DataFrame(job), profiles={name: metrics})
 
 
 def _of_one_gpu(path: Path, source: str) -> FoundKernels:

@@ -17,7 +17,7 @@ from dovetail.advising.readers._long_form import LongForm, long_samples, stem_of
 from dovetail.advising.readers._metrics import FRACTIONS, metric_of
 from dovetail.advising.readers._nvidia_smi import GPUS, PROCESSES, fields, is_query, is_row
 from dovetail.advising.readers._series import SampledGpu, gpu_name
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError, source_name
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,7 +34,7 @@ def _recognises(_name: str, start: str) -> bool:
     return is_query(first) or is_row(first)
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     source = source_name(path)
     line, header, parts = header_and_parts(path)
     if is_row(header):

@@ -29,7 +29,7 @@ from dovetail.advising.readers._metrics import (
     without_blanks,
 )
 from dovetail.advising.readers._series import MOST_NUMBERS, SampledGpu, Samples, gpu_name
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.reading.contents import read_text
@@ -69,7 +69,7 @@ def _recognises(_name: str, start: str) -> bool:
     return answer or bool(re.match(r'\{\s*"status"\s*:\s*"error"', text))
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     source = source_name(path)
     try:
         series = list(_all_series(_documents(read_text(path))))
@@ -186,7 +186,7 @@ class _GpuSeries(NamedTuple):
     values: _Numbers
 
 
-def _usage(series: Sequence[_LabelledSeries], path: Path, source: str) -> Usage:
+def _usage(series: Sequence[_LabelledSeries], path: Path, source: str) -> UsageRecords:
     exported = any("exported_pod" in one.labels for one in series)
     of_mig = [one for one in series if one.labels.get("GPU_I_ID")]
     named = _with_metrics([one for one in series if not one.labels.get("GPU_I_ID")], path)

@@ -28,7 +28,7 @@ from dovetail.advising.readers._slurm import (
     workers_per_node,
 )
 from dovetail.advising.readers._slurm_times import LASTS, ends, moments, without_zone
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers._hostlist import MOST_NAMES
 from dovetail.instances.importers._tres import UNKNOWN
@@ -72,7 +72,7 @@ def _recognises(_name: str, start: str) -> bool:
     return not {*fields}.isdisjoint(_IDS) and len(_FIELDS.intersection(fields)) > 1
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     """Return the jobs, with the use of GPUs that their steps and comments tell.
 
     Of a requeued job every attempt is a row; those before the last are called ``103#1``.
@@ -107,7 +107,7 @@ def _read(path: Path) -> Usage:
         _UNREADABLE: unreadable,
         _MIXED: without_zone(frame["Start"]),
     }
-    return Usage.of(
+    return UsageRecords.of(
         _attempts_named(kept).drop(columns=["_in_parts", "_summed"]),
         left_out=[*left_out, orphans],
         notes=[

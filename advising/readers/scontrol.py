@@ -12,7 +12,7 @@ from typing import Final
 from dovetail.advising.reader import Reader
 from dovetail.advising.readers._slurm import held_gpus
 from dovetail.advising.readers._slurm_jobs import usage_of_jobs
-from dovetail.advising.usage import Omission, Usage
+from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers._hostlist import hostnames
@@ -58,7 +58,7 @@ def _are_jobs(_name: str, start: str) -> bool:
     return re.match(r"\s*JobId=\d+ ", start) is not None
 
 
-def _read_nodes(path: Path) -> Usage:
+def _read_nodes(path: Path) -> UsageRecords:
     """Return the nodes with GPUs.
 
     Raises
@@ -89,7 +89,7 @@ def _read_nodes(path: Path) -> Usage:
             closed = _is_closed(facts.get("State", ""))
             known = None if model == NO_TYPE else model
             rows.append({"node": name, "gpu_model": known, "gpus": count, "closed": closed})
-    return Usage.of(
+    return UsageRecords.of(
         nodes=pd.DataFrame(rows),
         left_out=[
             Omission(without, "nodes", "have no GPU"),
@@ -109,7 +109,7 @@ def _is_closed(state: str) -> bool:
     return not is_usable(state) or "DRAIN" in words_of(state)
 
 
-def _read_jobs(path: Path) -> Usage:
+def _read_jobs(path: Path) -> UsageRecords:
     """Return the running and waiting jobs with GPUs.
 
     Raises

@@ -35,7 +35,7 @@ from dovetail.advising.readers._metrics import (
 from dovetail.advising.readers._nvidia_smi import is_query
 from dovetail.advising.readers._series import SampledGpu, Samples, gpu_name
 from dovetail.advising.readers._times import is_time, times_s
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, source_name
 
@@ -104,7 +104,7 @@ def _is_wide(header: Sequence[str], name: str) -> bool:
     return header[0].lower() in TIMES or all(map(is_time, header[1:]))
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     source = source_name(path)
     line, header, parts = header_and_parts(path)
     twice = next((cell for cell in header if header.count(cell) > 1), None)
@@ -130,7 +130,7 @@ def _unknown(header: Sequence[str], line: int, source: str) -> InputError:
 
 def _read_long(
     path: Path, header: Sequence[str], form: LongForm, parts: Iterator[TablePart]
-) -> Usage:
+) -> UsageRecords:
     stem = stem_of(path)
     samples, clock = long_samples(
         source_name(path), header, form, parts, lambda words: _gpu(words, stem)
@@ -164,7 +164,7 @@ def _notes(clock: SeriesClock, names_gpus: bool) -> tuple[str, ...]:
 
 def _by_columns(
     path: Path, header: Sequence[str], metric: GpuMetric, parts: Iterator[TablePart]
-) -> Usage:
+) -> UsageRecords:
     """Read a column of times, and one for each job."""
     source = source_name(path)
     clock = SeriesClock(header[0], source)
@@ -189,7 +189,7 @@ def _by_columns(
 
 def _by_rows(
     path: Path, header: Sequence[str], metric: GpuMetric, parts: Iterator[TablePart]
-) -> Usage:
+) -> UsageRecords:
     """Read a row for each job, and columns named by times."""
     source = source_name(path)
     refuse: Callable[[int, str], InputError] = lambda at, rule: InputError(  # noqa: E731

@@ -13,7 +13,7 @@ from dovetail.advising.reader import Reader
 from dovetail.advising.readers._frames import numbers, text_frame
 from dovetail.advising.readers._slurm_jobs import usage_of_jobs
 from dovetail.advising.readers._slurm_times import moments
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers._slurm_records import SlurmData, nodes_of_job, squeue_jobs
 from dovetail.instances.reading.contents import read_text
@@ -63,7 +63,7 @@ def _header(text: str) -> str:
     return text.lstrip().partition("\n")[0].strip()
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     """Return the running and waiting jobs with GPUs.
 
     Raises

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.advising.reader import Reader
 from dovetail.advising.readers._frames import numbers, require, text_frame
-from dovetail.advising.usage import COLUMNS, FLAGS, NUMBERS, STATES, Usage
+from dovetail.advising.usage import COLUMNS, FLAGS, NUMBERS, STATES, UsageRecords
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError, hint, source_name
 
@@ -28,7 +28,7 @@ def _recognises(_name: str, start: str) -> bool:
     return header.issuperset(_NEEDED) and not header.isdisjoint(COLUMNS[4:])
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     source = source_name(path)
     frame = text_frame(path, _NEEDED)
     for name in frame.columns:
@@ -50,7 +50,7 @@ def _read(path: Path) -> Usage:
         require(frame["state"], known, f"must be one of {', '.join(STATES)}", source)
     import pandas as pd
 
-    return Usage.of(pd.DataFrame(jobs))
+    return UsageRecords.of(pd.DataFrame(jobs))
 
 
 def _truths(column: pd.Series[str], source: str) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import pytest
 
 from dovetail.advising.reader import read_usage
 from dovetail.advising.snapshot import Snapshot, instance_of, on_new_nodes
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.cli.main import main
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
@@ -161,7 +161,7 @@ def test_running_jobs_of_random_clusters_stay_on_their_nodes_and_whole_gpus_are_
         columns = ["job", "state", "node", "placement", "gpus", "fraction"]
         jobs = pd.DataFrame(rows, columns=columns)
         nodes = pd.DataFrame({"node": ["n1", "n2"], "gpus": 3.0, "card_mib": 1000.0})
-        made = instance_of(Usage.of(jobs, nodes))
+        made = instance_of(UsageRecords.of(jobs, nodes))
         held = {job.id: job.gpus[0] for job in made.instance.jobs}
         for job, _, node_name, _, _, fraction in rows:
             if job in held:
@@ -233,7 +233,7 @@ def test_jobs_of_other_records_are_on_their_nodes():
     nodes = pd.DataFrame(
         {"node": ["n1", "n2"], "gpu_model": "A100", "gpus": 4.0, "card_mib": [None, None]}
     )
-    usage = Usage.of(jobs, nodes)
+    usage = UsageRecords.of(jobs, nodes)
     made = instance_of(usage, card_mib={"A100": 40960.0})
     assert [job.gpus for job in made.instance.jobs] == [("n1-0", "n1-1", "n2-0", "n2-1")]
     assert "running jobs whose nodes the records do not name: 1" in made.notes
@@ -265,7 +265,7 @@ def test_jobs_on_gpus_that_the_records_do_not_have():
             "gpu_model": "V100",
         }
     )
-    usage = on_new_nodes(Usage.of(jobs), 5, 2, "L4", 24576.0)
+    usage = on_new_nodes(UsageRecords.of(jobs), 5, 2, "L4", 24576.0)
     made = instance_of(usage, assumed=1.0)
     assert [len(each.devices) for each in made.instance.cluster.nodes] == [2, 2, 1]
     assert made.instance.workloads["memory-12288-mib"].memory_mib == 12288.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from dovetail.advising.readers.kubernetes.manifests import KubeObject, Manifest, Objects
-from dovetail.advising.readers.kubernetes.workloads import Work, work_of
+from dovetail.advising.readers.kubernetes.workloads import PodWork, work_of
 from dovetail.instances._record import field_path
 from dovetail.instances.errors import InputError
 
@@ -23,14 +23,14 @@ class PodTemplate(NamedTuple):
     ----------
     pod : KubeObject
         The pod.
-    work : Work
+    work : PodWork
         What it is a part of.
     reason : str or None
         Why it does not exist.
     """
 
     pod: KubeObject
-    work: Work
+    work: PodWork
     reason: str | None
 
 

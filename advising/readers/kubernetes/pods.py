@@ -17,7 +17,7 @@ from dovetail.advising.readers.kubernetes.requests import (
     devices_of,
     request_of,
 )
-from dovetail.advising.readers.kubernetes.workloads import Work, work_of
+from dovetail.advising.readers.kubernetes.workloads import PodWork, work_of
 
 _RESERVATIONS: Final = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of pods by which KAI holds a GPU for those that share it."""
@@ -42,10 +42,10 @@ class GpuPod:
         ``NAMESPACE/NAME``.
     request : GpuRequest
         What it asks for; a replica of a GPU is a part of it.
-    work : Work
+    work : PodWork
         What it is a part of.
     state : str
-        As in ``Usage``.
+        As in ``UsageRecords``.
     reason : str or None
         Why it waits.
     node, model : str or None
@@ -55,12 +55,12 @@ class GpuPod:
     devices : tuple of str
         Its GPUs, each an empty text if the records do not name it.
     submit_s, start_s, end_s : float
-        As in ``Usage``.
+        As in ``UsageRecords``.
     """
 
     key: str
     request: GpuRequest
-    work: Work
+    work: PodWork
     state: str
     reason: str | None
     node: str | None
@@ -112,7 +112,7 @@ class PodReader:
             if found is not None:
                 yield found
 
-    def _pod(self, pod: KubeObject, work: Work, reason: str | None = None) -> GpuPod | None:
+    def _pod(self, pod: KubeObject, work: PodWork, reason: str | None = None) -> GpuPod | None:
         if pod.namespace in _RESERVATIONS | _SCALING:
             self.left_out[RESERVE] += 1
             return None
@@ -137,7 +137,7 @@ class PodReader:
     def _of(
         self,
         pod: KubeObject,
-        work: Work,
+        work: PodWork,
         request: GpuRequest,
         state: str,
         node: str | None,

@@ -19,7 +19,7 @@ from dovetail.advising.readers.kubernetes.manifests import (
 from dovetail.advising.readers.kubernetes.nodes import NodeRecord, node_record
 from dovetail.advising.readers.kubernetes.pods import GpuPod, PodReader
 from dovetail.advising.readers.kubernetes.workloads import least_members
-from dovetail.advising.usage import NODE_COLUMNS, Omission, Usage
+from dovetail.advising.usage import NODE_COLUMNS, Omission, UsageRecords
 from dovetail.instances.errors import InputError, source_name
 from dovetail.toolkit.wording import number
 
@@ -34,21 +34,21 @@ def _recognises(_name: str, start: str) -> bool:
     return _API_VERSION.search(start) is not None
 
 
-def _read(path: Path) -> Usage:
+def _read(path: Path) -> UsageRecords:
     try:
         return _usage(read_objects(path))
     except InputError as error:
         raise (error if error.source else error.at(source_name(path))) from None
 
 
-def _usage(objects: Objects) -> Usage:
+def _usage(objects: Objects) -> UsageRecords:
     import pandas as pd
 
     nodes = {each.name: node_record(each) for each in objects.get("Node", ())}
     reader = PodReader(objects, nodes)
     pods = list(reader.pods())
     jobs = list(jobs_of(pods, least_members(objects.get("PodGroup", []))))
-    return Usage.of(
+    return UsageRecords.of(
         pd.DataFrame([job_row(*job) for job in jobs], columns=list(JOB_COLUMNS)),
         pd.DataFrame(list(_node_rows(nodes)), columns=list(NODE_COLUMNS)),
         left_out=[Omission(count, "pods", why) for why, count in reader.left_out.items()],

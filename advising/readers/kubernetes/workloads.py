@@ -42,7 +42,7 @@ _LATENCY_CLASSES: Final = frozenset({"LSE", "LSR", "LS"})
 _CRON_STAMP: Final = re.compile(r"-[0-9]{8,}$")
 
 
-class Work(NamedTuple):
+class PodWork(NamedTuple):
     """What a pod is a part of.
 
     Attributes
@@ -68,7 +68,7 @@ class Work(NamedTuple):
     owners: tuple[str, ...]
 
 
-def work_of(pod: KubeObject) -> Work:
+def work_of(pod: KubeObject) -> PodWork:
     """Return what a pod is a part of."""
     metadata = pod.manifest.part("metadata")
     labels, annotations = metadata.part("labels"), metadata.part("annotations")
@@ -79,7 +79,7 @@ def work_of(pod: KubeObject) -> Work:
     owners = [each.text("name") for each in metadata.parts("ownerReferences")]
     owners += [above, *(labels.text(name) for name in _WORK_LABELS)]
     group = _first(annotations, _GROUP_ANNOTATIONS) or _first(labels, _GROUP_LABELS)
-    return Work(
+    return PodWork(
         named or above.rstrip("-"),
         _first(labels, _USER_LABELS) or _first(annotations, _USER_LABELS) or pod.namespace,
         group and f"{pod.namespace}/{group}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dovetail.advising.reader import read_usage
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError
 
 
@@ -40,7 +40,7 @@ def read_damaged(tmp_path, form, files, rounds=60):
         for _ in range(rounds):
             path.write_bytes(damaged(content, numbers))
             try:
-                assert isinstance(read_usage(str(path), form), Usage)
+                assert isinstance(read_usage(str(path), form), UsageRecords)
             except InputError as error:
                 refused.append(str(error).removeprefix(str(path)))
     assert refused

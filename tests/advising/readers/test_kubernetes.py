@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dovetail.advising.reader import read_usage
-from dovetail.advising.usage import Usage
+from dovetail.advising.usage import UsageRecords
 from dovetail.instances.errors import InputError
 
 Data = dict[str, Any]
@@ -73,14 +73,14 @@ def node(name: str, labels: Data | None = None, capacity: Data | None = None, **
     }
 
 
-def read(tmp_path: Path, *objects: Data) -> Usage:
+def read(tmp_path: Path, *objects: Data) -> UsageRecords:
     """Read objects from a list in JSON."""
     file = tmp_path / "pods.json"
     file.write_text(json.dumps({"apiVersion": "v1", "items": objects, "kind": "List"}))
     return read_usage(str(file))
 
 
-def row(usage: Usage, job: str) -> Data:
+def row(usage: UsageRecords, job: str) -> Data:
     """Return what is known of a job."""
     (found,) = usage.jobs[usage.jobs["job"] == job].to_dict("records")
     return {key: value for key, value in found.items() if value is not None and value == value}
