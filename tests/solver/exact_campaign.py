@@ -100,14 +100,18 @@ class Case:
         return self.instance.preempted() if self.preempt else self.instance
 
 
+_LATER_OBJECTIVES: dict[int, ObjectiveName] = {5: "completion", 6: "fewest"}
+_FIRST_OBJECTIVES = [each for each in OBJECTIVES if each not in _LATER_OBJECTIVES.values()]
+
+
 def case_of(seed: int) -> Case:
     """Return a random round and what is asked of it."""
     draw = Random(f"exact {seed}")
     wide, widest = draw.random() < 0.2, draw.random() < 0.1
     shape = replace(draw.choice(SHAPES), wide=wide, widest=widest)
-    objective, own = draw.choice(OBJECTIVES[:-1]), None
-    if seed % 7 == 5:  # the other seeds keep the objective that they had before this one
-        objective = OBJECTIVES[-1]
+    objective, own = draw.choice(_FIRST_OBJECTIVES), None
+    # The other seeds keep the objective that they had before there were these.
+    objective = _LATER_OBJECTIVES.get(seed % 7, objective)
     if objective == "energy":
         shape = replace(shape, power=True)
     if draw.random() < 0.15:
@@ -124,8 +128,12 @@ def case_of(seed: int) -> Case:
 
 
 def differences(seed: int, count: Counter[str]) -> Iterator[str]:
-    """Yield whatever is wrong with the answers to a round, and count what was compared."""
-    case = case_of(seed)
+    """Yield whatever is wrong with the answers to a random round, and count what was compared."""
+    yield from differences_in(case_of(seed), f"plans {seed}", count)
+
+
+def differences_in(case: Case, draw: str, count: Counter[str]) -> Iterator[str]:
+    """Do the same for a round; ``draw`` is the seed of the plans that are checked as well."""
     count["rounds"] += 1
     gain = OWN[case.own] if case.own else None
     best = optimum(case.before, case.objective, gain, case.spans)
@@ -140,7 +148,7 @@ def differences(seed: int, count: Counter[str]) -> Iterator[str]:
         count["optimal"] += result.status == "optimal"
         for what in _wrong(case, result, best, count):
             yield f"{solver}: {what}"
-    yield from _wrong_checks(case, Random(f"plans {seed}"), count)
+    yield from _wrong_checks(case, Random(draw), count)
 
 
 def _wrong(case: Case, result: Result, best: Optimum, count: Counter[str]) -> Iterator[str]:
