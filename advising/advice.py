@@ -66,6 +66,8 @@ class Partners(NamedTuple):
         A limit for each: what is free on the card is divided in proportion to the need.
     slowdown : tuple of (float, float)
         The least and the largest slowdown of each over the cases.
+    sure : bool
+        Whether they may share in every case.
     """
 
     kinds: tuple[int, int]
@@ -75,6 +77,7 @@ class Partners(NamedTuple):
     memory_mib: tuple[float, float]
     limit_mib: tuple[float, float]
     slowdown: tuple[tuple[float, float], tuple[float, float]]
+    sure: bool
 
 
 class Obstacle(NamedTuple):
@@ -140,7 +143,7 @@ class Advice:
     moment : Moment
         The busiest moment.
     partners : tuple of Partners
-        Kinds that could share, those that save most first.
+        Kinds that could share: those that may in every case first, then those that save most.
     obstacles : tuple of Obstacle
         Kinds that may not.
     to_measure : tuple of ToMeasure
@@ -274,9 +277,15 @@ def _partners(
                 memory,
                 (memory[0] * scale, memory[1] * scale),
                 (ranges[0], ranges[1]),
+                all(bool(table.allowed[a, b]) for table in tables),
             )
         )
-    return tuple(sorted(found, key=lambda each: (-each.shared_hours, -each.at_once, each.kinds)))
+    return tuple(sorted(found, key=_by_use))
+
+
+def _by_use(each: Partners) -> tuple[bool, float, int, tuple[int, int]]:
+    """Return the key that sorts pairs: sure ones first, then by how much they share."""
+    return not each.sure, -each.shared_hours, -each.at_once, each.kinds
 
 
 def _obstacles(work: Work, likely: KindPairs) -> tuple[Obstacle, ...]:

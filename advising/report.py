@@ -155,6 +155,7 @@ def _partners(words: AdviceWords) -> PageTable:
         Head("memory", "GiB"),
         Head("slowdown", "of the job"),
         Head("slowdown", "of the other"),
+        Head("sure", "in every case", number=False),
         Head("shared", "GPU h"),
         Head("at the peak", "GPUs"),
     ]
@@ -169,6 +170,7 @@ def _partner_row(words: AdviceWords, each: Partners) -> list[str | Cell]:
         "/".join(map(str, each.split)),
         " + ".join(map(gib, each.memory_mib)),
         *(f"{low:.2f} to {high:.2f}" for low, high in each.slowdown),
+        "yes" if each.sure else "",
         f"{each.shared_hours:,.0f}",
         f"{each.at_once:,}",
     ]

@@ -198,13 +198,14 @@ class AdviceWords:
         found = self.advice.partners
         if not found:
             return
-        yield title("who could share (likely)")
+        yield title("who could share (likely; sure: in the case low, too)")
         columns = (
             TableColumn("job", folds=True),
             TableColumn("with", folds=True),
             TableColumn("SMs %", right=True),
             TableColumn("GiB", right=True),
             TableColumn("slowdowns", right=True),
+            TableColumn("sure", silent=("",)),
             TableColumn("GPU h\nshared", right=True, silent=("0",)),
             TableColumn("GPUs at\nthe peak", right=True, silent=("0",)),
         )
@@ -221,6 +222,7 @@ class AdviceWords:
             "/".join(map(str, partners.split)),
             " + ".join(map(gib, partners.memory_mib)),
             ranges,
+            "yes" if partners.sure else "",
             f"{partners.shared_hours:,.0f}",
             f"{partners.at_once:,}",
         ]
@@ -351,6 +353,7 @@ class AdviceWords:
         return {
             "jobs": jobs,
             "gpu_model": work.models[partners.kinds[0]] or None,
+            "sure": partners.sure,
             "gpu_hours_shared": round(partners.shared_hours, 3),
             "gpus_at_the_peak": partners.at_once,
         }
