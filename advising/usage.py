@@ -96,8 +96,7 @@ class Omission(NamedTuple):
     why: str
 
     def __str__(self) -> str:
-        what = self.what.removesuffix("s") if self.number == 1 else self.what
-        return f"{self.number:,} {what}: {self.why}"
+        return f"{self.what} ({self.number:,}): {self.why}"
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def test_the_command_writes_an_instance_that_plan_reads(tmp_path, monkeypatch, c
     assert main(written) == 0
     assert capsys.readouterr() == (
         "snapshot: 3 jobs, 1 GPU, 1 workload, 0 slowdowns -> cluster.yaml\n",
-        "dovetail: 1 pod: ask for no GPU\n",
+        "dovetail: pods (1): ask for no GPU\n",
     )
     assert main(["plan", "cluster.yaml", "-o", "plan.yaml"]) == 0
     assert main(["explain", "cluster.yaml", "plan.yaml"]) == 0

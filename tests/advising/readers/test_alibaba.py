@@ -89,8 +89,8 @@ def test_pods_keep_their_fractions(tmp_path):
         [300.0, 310.0, None],
     ]
     assert [str(each) for each in usage.left_out] == [
-        "1 pod: ask for no GPU",
-        "1 pod: were never placed",
+        "pods (1): ask for no GPU",
+        "pods (1): were never placed",
     ]
 
 
@@ -124,8 +124,8 @@ def test_tasks_of_a_job_are_one_job(tmp_path, header):
         ["d4", 1.0, 0.25, 1.0, "waiting", None, None, "P100"],
     ]
     assert [str(each) for each in usage.left_out] == [
-        "1 job: ask for no GPU",
-        "1 job: ended without a start and an end",
+        "jobs (1): ask for no GPU",
+        "jobs (1): ended without a start and an end",
     ]
 
 
@@ -136,7 +136,7 @@ def test_sensors_are_averages_of_instances(tmp_path):
         ["a1", 2.0, pytest.approx(0.2), 1536.0, 2560.0, "6884752e3565,7884752e3565"],
         ["c3", 1.0, None, 8192.0, 9216.0, "7884752e3565"],
     ]
-    assert [str(each) for each in usage.left_out] == ["1 instance: used no GPU"]
+    assert [str(each) for each in usage.left_out] == ["instances (1): used no GPU"]
     both = joined([read(tmp_path, TASKS), usage]).jobs.set_index("job")
     assert both.loc["c3", "gpus"] == 9.0
     assert both.loc["a1", "memory_max_mib"] == 2560.0

@@ -88,7 +88,7 @@ def test_pmon(tmp_path):
     (job,) = usage.jobs.itertuples()
     assert (job.job, job.name, job.gpus) == ("node1/pid 4765", "python train.py", 2)
     assert job.memory_max_mib == 900
-    assert str(usage.left_out[0]) == "1 processes: they draw graphics and compute nothing"
+    assert str(usage.left_out[0]) == "processes (1): they draw graphics and compute nothing"
 
 
 def test_dcgmi(tmp_path):
@@ -97,7 +97,7 @@ def test_dcgmi(tmp_path):
     assert (job.job, job.samples, job.gpu_util_mean) == ("node1/gpu 0", 2, 0.5)
     assert (job.sm_active_mean, job.sm_active_p95) == (pytest.approx(0.3), 0.35)
     assert (job.dram_active_mean, job.power_w_mean) == (0.1, pytest.approx(135.3))
-    assert str(usage.left_out[0]).startswith("1 GPUs in MIG mode: they are divided")
+    assert str(usage.left_out[0]).startswith("GPUs in MIG mode (1): they are divided")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_annotations_of_kai_mean_nothing_to_another_scheduler(tmp_path: Path) ->
         pod("a", annotations={"gpu-fraction": "0.5"}, spec={"schedulerName": "default-scheduler"}),
     )
     assert usage.jobs.empty
-    assert [str(each) for each in usage.left_out] == ["1 pod: ask for no GPU"]
+    assert [str(each) for each in usage.left_out] == ["pods (1): ask for no GPU"]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_devices_that_schedulers_have_assigned(tmp_path: Path) -> None:
     placed = dict(zip(usage.jobs["job"], usage.jobs["placement"], strict=True))
     assert placed == {"ml/h": "n1/GPU-aa,n1/GPU-bb", "ml/v": "n2/0", "ml/k": "n3/GPU-cc"}
     assert [str(each) for each in usage.left_out] == [
-        "1 pod: hold GPUs for pods that share them (KAI)"
+        "pods (1): hold GPUs for pods that share them (KAI)"
     ]
 
 
@@ -330,7 +330,7 @@ def test_states_reasons_and_pods_that_never_ran(tmp_path: Path) -> None:
     )
     assert row(usage, "ml/done")["end_s"] - row(usage, "ml/done")["start_s"] == 3595.0
     assert [str(each) for each in usage.left_out] == [
-        "2 pods: ended or are deleted before they had a GPU"
+        "pods (2): ended or are deleted before they had a GPU"
     ]
 
 
@@ -540,8 +540,8 @@ def test_claims_of_devices(tmp_path: Path) -> None:
     )
     assert usage.jobs[["job", "gpus"]].to_numpy().tolist() == [["ml/a", 2.0]]
     assert [str(each) for each in usage.left_out] == [
-        "1 pod: ask for GPUs by resources that are not read (claims of devices that the file does "
-        "not hold)"
+        "pods (1): ask for GPUs by resources that are not read (claims of devices that the file "
+        "does not hold)"
     ]
 
 

@@ -97,7 +97,7 @@ def test_idle_gpus_are_left_out(tmp_path):
     path.write_text(HEADER + ROWS + row, encoding="utf-8")
     usage = read_usage(str(path))
     assert list(usage.jobs.job) == ["GPU-0a", "GPU-0b"]
-    assert str(usage.left_out[0]) == "1 GPUs: were idle and empty while they were recorded"
+    assert str(usage.left_out[0]) == "GPUs (1): were idle and empty while they were recorded"
 
 
 @pytest.mark.parametrize(

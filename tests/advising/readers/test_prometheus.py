@@ -121,7 +121,7 @@ def test_the_pod_of_the_exporter_is_no_job(tmp_path):
     )
     assert sorted(usage.jobs.job) == ["node1/gpu 1", "web/infer-1"]
     assert [str(out) for out in usage.left_out] == [
-        "1 series of GPUs: no job had them, while other series of the same GPUs name one"
+        "series of GPUs (1): no job had them, while other series of the same GPUs name one"
     ]
 
 
@@ -139,9 +139,9 @@ def test_idle_gpus_and_parts_of_gpus_are_left_out(tmp_path):
     )
     assert list(usage.jobs.job) == ["node1/gpu 2"]
     assert [str(out) for out in usage.left_out] == [
-        "1 GPUs in MIG mode: they are parts of GPUs with memory of their own, which Dovetail does"
+        "GPUs in MIG mode (1): they are parts of GPUs with memory of their own, which Dovetail does"
         " not place",
-        "1 GPUs: were idle and empty while they were recorded",
+        "GPUs (1): were idle and empty while they were recorded",
     ]
 
 
@@ -173,7 +173,7 @@ def test_windows_of_one_series_and_two_scrapes_of_one_gpu(tmp_path):
     )
     row = usage.jobs.iloc[0]
     assert (row.samples, row.gpu_util_mean) == (3, pytest.approx(0.3))
-    assert str(usage.left_out[0]) == ("2 samples: another series tells of the same GPU and time")
+    assert str(usage.left_out[0]) == ("samples (2): another series tells of the same GPU and time")
 
 
 def test_an_instant_query_a_list_of_answers_and_a_metric_in_the_name_of_the_file(tmp_path):

@@ -93,7 +93,7 @@ def test_jobs_steps_arrays_and_a_requeued_job(tmp_path):
     assert lasted.tolist() == [7320, 3600, 28462]
     # A maximum is no mean, and Slurm does not know the memory of a card.
     assert usage.jobs[["gpu_util_mean", "memory_mean_mib", "card_mib"]].isna().all(axis=None)
-    assert [str(each) for each in usage.left_out] == ["1 jobs: never started"]
+    assert [str(each) for each in usage.left_out] == ["jobs (1): never started"]
     assert usage.notes == ()
 
 
@@ -168,12 +168,12 @@ def test_what_is_left_out_says_why(tmp_path):
     )
     assert column(usage, "job") == ["9"]
     assert [str(each) for each in usage.left_out] == [
-        "1 jobs: what waiting jobs ask for would be in the column ReqTRES",
-        "2 jobs: had a part of a GPU by gres/mps or gres/shard, of unknown size",
-        "1 jobs: used no GPU",
-        "1 jobs: ended at an unknown time",
-        "1 jobs: ran for no time",
-        "1 steps: the rows of their jobs are missing",
+        "jobs (1): what waiting jobs ask for would be in the column ReqTRES",
+        "jobs (2): had a part of a GPU by gres/mps or gres/shard, of unknown size",
+        "jobs (1): used no GPU",
+        "jobs (1): ended at an unknown time",
+        "jobs (1): ran for no time",
+        "steps (1): the rows of their jobs are missing",
     ]
 
 
@@ -286,11 +286,13 @@ def test_files_without_use_or_gpus_say_what_is_missing(tmp_path):
     )
     usage = read(tmp_path, row("1", "cpu=8,node=1"), row("2", "cpu=8,node=1"))
     assert [str(each) for each in usage.left_out] == [
-        "2 jobs: list no GPU, as none does: AccountingStorageTRES may lack gres/gpu"
+        "jobs (2): list no GPU, as none does: AccountingStorageTRES may lack gres/gpu"
     ]
     assert read(tmp_path).jobs.empty
     steps = read(tmp_path, row("1.0"), row("1.1"))
-    assert [str(each) for each in steps.left_out] == ["2 steps: the rows of their jobs are missing"]
+    assert [str(each) for each in steps.left_out] == [
+        "steps (2): the rows of their jobs are missing"
+    ]
 
 
 # What is printed.

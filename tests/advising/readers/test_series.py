@@ -114,7 +114,9 @@ def test_before_and_after_its_use_a_job_is_absent(tmp_path):
     a = usage.jobs.iloc[0]
     assert (a.start_s, a.end_s, a.samples) == (10, 30, 3)
     assert a.gpu_util_mean == pytest.approx(0.2)
-    assert [str(out) for out in usage.left_out] == ["1 jobs: used no GPU while they were recorded"]
+    assert [str(out) for out in usage.left_out] == [
+        "jobs (1): used no GPU while they were recorded"
+    ]
 
 
 def test_without_memory_zeros_are_idle_time(tmp_path):
@@ -137,7 +139,7 @@ def test_gpus_without_jobs_are_rows_of_their_own(tmp_path):
     assert jobs.node["node1/gpu 1"] == "node1"
     assert jobs.gpu_util_mean["node1/gpu 0"] == 1
     assert jobs.memory_max_mib["node1/gpu 0"] == 400
-    assert str(usage.left_out[0]) == "1 GPUs: were idle and empty while they were recorded"
+    assert str(usage.left_out[0]) == "GPUs (1): were idle and empty while they were recorded"
     assert usage.notes == ("Times without a zone are taken as UTC.",)
 
 

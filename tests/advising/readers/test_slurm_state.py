@@ -59,8 +59,8 @@ def test_nodes(tmp_path, text):
     assert usage.nodes["card_mib"].isna().all()
     assert usage.jobs.empty
     assert [str(each) for each in usage.left_out] == [
-        "1 nodes: have no GPU",
-        "7 instances of MIG: Slurm does not list the GPUs that they are of",
+        "nodes (1): have no GPU",
+        "instances of MIG (7): Slurm does not list the GPUs that they are of",
     ]
 
 
@@ -113,7 +113,7 @@ def test_jobs(tmp_path, text):
     assert usage.jobs["submit_s"].tolist() == [SUBMITTED_S] * 5
     np.testing.assert_array_equal(usage.jobs["start_s"], [STARTED_S, *[np.nan] * 4])
     assert usage.jobs["end_s"].isna().all()
-    assert [str(each) for each in usage.left_out] == ["1 jobs: used no GPU"]
+    assert [str(each) for each in usage.left_out] == ["jobs (1): used no GPU"]
 
 
 def test_a_queue_as_text(tmp_path):
