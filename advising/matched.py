@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dovetail.advising.work import Bools, Floats, Ints
+from dovetail.advising.work import Bools, Ints
 from dovetail.formulations.budget import Budget
 from dovetail.solver.pairing.matching import match_pairs
 
@@ -30,7 +31,11 @@ class FewestGpus(NamedTuple):
 
 
 def fewest_gpus(
-    kinds: Ints, allowed: Bools, slowdown: Floats, budget: Budget, new: Bools | None = None
+    kinds: Ints,
+    allowed: Bools,
+    slowdown: NDArray[np.floating[Any]],
+    budget: Budget,
+    new: Bools | None = None,
 ) -> FewestGpus:
     """Return pairs of jobs such that they need the fewest GPUs, then the least slowdowns.
 
@@ -57,7 +62,7 @@ def fewest_gpus(
     np.fill_diagonal(may, False)
     if not may.any():
         return FewestGpus(alone, 0, 0)
-    beside = slowdown[np.ix_(kinds, kinds)]
+    beside = slowdown[np.ix_(kinds, kinds)].astype(np.float64)
     total = np.where(may, beside + beside.T - 2, 0.0)
     # A pair less is never worth the slowdowns that it would save.
     weight = 1 / (2 * max(count * float(total.max()), 1.0))

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dovetail.advising.work import CASES, Bools, Floats, Ints, Work
+from dovetail.advising.work import CASES, Bools, Floats, Work
 
 SPLITS: Final = ((50, 50), (60, 40), (40, 60), (70, 30), (30, 70))
 """The SM shares of two jobs, in per cent, that are compared."""
@@ -57,17 +58,17 @@ class KindPairs:
 
     fits: Bools
     allowed: Bools
-    split: Ints
-    slowdown: Floats
+    split: NDArray[np.int8]
+    slowdown: NDArray[np.float32]
 
 
 def pairs_of(
     work: Work, case: int, limit: float, splits: Sequence[tuple[int, int]] = SPLITS
 ) -> KindPairs:
     """Return all pairs of kinds in a case, under a limit of the slowdown, at the best of splits."""
-    fits, best = _fits(work, case), np.full((len(work.gpus),) * 2, np.inf)
-    split = np.zeros(best.shape, np.int64)
-    slowdown, co_runner = np.full((2, *best.shape), np.nan)
+    fits, best = _fits(work, case), np.full((len(work.gpus),) * 2, np.inf, np.float32)
+    split = np.zeros(best.shape, np.int8)
+    slowdown, co_runner = np.full((2, *best.shape), np.nan, np.float32)
     allowed = np.zeros(best.shape, np.bool_)
     for number, (own, other) in enumerate(splits):
         found, of_other = _at_share(work, case, own), _at_share(work, case, other).T
@@ -81,7 +82,7 @@ def pairs_of(
         allowed |= within
     # One decision for a pair: that of the lower kind.
     lower = np.tri(len(best), k=-1, dtype=bool)
-    mirrored = np.array([splits.index((other, own)) for own, other in splits])
+    mirrored = np.array([splits.index((other, own)) for own, other in splits], np.int8)
     split = np.where(lower, mirrored[split].T, split)
     slowdown = np.where(lower, co_runner.T, slowdown)
     allowed &= fits
@@ -115,13 +116,13 @@ def _fits(work: Work, case: int) -> Bools:
     return np.asarray(fits)
 
 
-def _at_share(work: Work, case: int, share: int) -> Floats:
+def _at_share(work: Work, case: int, share: int) -> NDArray[np.float32]:
     """Return the slowdown of each kind with this share, beside each other kind."""
     busy, dram = _seen(work, case)
     by_cap, by_memory = _constants(work, case)
     capped = by_cap * busy * (np.maximum(1, work.sms / (share / 100)) - 1)
-    contended = by_memory[:, None] * busy[:, None] * dram[None, :]
-    return np.asarray(1 + capped[:, None] + contended)
+    contended = (by_memory * busy).astype(np.float32)[:, None] * dram.astype(np.float32)[None, :]
+    return np.asarray(1 + capped.astype(np.float32)[:, None] + contended, np.float32)
 
 
 def _seen(work: Work, case: int) -> tuple[Floats, Floats]:
