@@ -185,13 +185,13 @@ def advice_for(
         When the time is up before the replay has ended.
     """
     splits = SPLITS[:1] if work.timed else SPLITS
-    tables = [pairs_of(work, case, limit, splits) for case in range(len(CASES))]
+    tables = [pairs_of(work, case, limit, budget, splits) for case in range(len(CASES))]
     tell("finding the busiest moment")
     moment, mates = _busiest(work, tables, budget)
     replayed = []
     for case, name in enumerate(CASES if work.timed else ()):
         tell(f"replaying the jobs, case {name}")
-        replayed.append(replay(work, case, tables[case], limit, budget))
+        replayed.append(replay(work, case, tables, limit, budget))
     obstacles = _obstacles(work, tables[LIKELY])
     return Advice(
         work,
@@ -301,7 +301,7 @@ def _obstacles(work: Work, likely: KindPairs) -> tuple[Obstacle, ...]:
 
 
 def _reasons(work: Work, likely: KindPairs) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    memory, busy = work.memory_mib[LIKELY], work.busy[LIKELY]
+    memory = work.memory_mib[LIKELY]
     twice = np.where(np.eye(len(memory), dtype=bool), work.runs[:, None] > 1, True)
     same = (work.gpus[:, None] == work.gpus[None, :]) & twice
     models = np.unique(work.models, return_inverse=True)[1]
@@ -310,7 +310,7 @@ def _reasons(work: Work, likely: KindPairs) -> np.ndarray[tuple[int], np.dtype[n
     conditions = [
         np.isnan(work.card_mib),
         np.isnan(memory),
-        np.isnan(busy),
+        ~work.used,
         ~same.any(axis=1),
         ~fits,
     ]
@@ -328,14 +328,14 @@ def _by_hours(work: Work, kinds: Ints) -> tuple[int, ...]:
 
 def _to_measure(work: Work, tables: Sequence[KindPairs]) -> tuple[ToMeasure, ...]:
     """Return measurements by the GPU hours that they could decide."""
-    memory, busy = work.memory_mib[LIKELY], work.busy[LIKELY]
+    memory = work.memory_mib[LIKELY]
     low, high = (has_partner(work, table.allowed) for table in (tables[0], tables[-1]))
     peak = work.memory_mib[0] + memory > np.nan_to_num(work.card_mib, nan=np.inf) - RESERVE_MIB
     asked = [
         ("the memory that they use: a series of nvidia-smi or DCGM", np.isnan(memory)),
         (
             "their utilisation: a series of nvidia-smi or DCGM",
-            ~np.isnan(memory) & np.isnan(busy),
+            ~np.isnan(memory) & ~work.used,
         ),
         (
             "SM and DRAM activity (DCGM fields 1002 and 1005) instead of gpu_util",

@@ -5,8 +5,8 @@ it will run: beside a running job that has a GPU to itself, if the two may share
 idle GPUs. Jobs that start at the same moment are matched so that they need the fewest GPUs. A cap
 lasts from the start of a job to its end, and a co-runner only joins a job that has one. A job
 starts at half of the SMs if it may share with any other and if half of the SMs alone slows it by at
-most a quarter. As that costs time if nobody joins, a stricter rule may save more; the best of
-``RULES`` counts.
+most a quarter. As that costs time if nobody joins, a stricter rule may save more: the best way
+counts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.advising.matched import fewest_gpus
 from dovetail.advising.sharing import KindPairs, alone_at_half, has_partner
-from dovetail.advising.work import Work
+from dovetail.advising.work import Bools, Floats, Work
 from dovetail.formulations.budget import Budget
 
 RULES: Final = (1.0, 1.1, 1.25)
-"""The largest slowdowns that are tried for a job that has a cap and no co-runner; with 0 no job
-shares."""
+"""The largest slowdowns that are tried for a job that has a cap and no co-runner."""
 
 _HOUR_S: Final = 3_600.0
 
@@ -54,8 +54,13 @@ class Replayed:
     mean_slowdown: float
 
 
-def replay(work: Work, case: int, pairs: KindPairs, limit: float, budget: Budget) -> Replayed:
-    """Replay the jobs in a case, by the rule that saves most.
+def replay(
+    work: Work, case: int, tables: Sequence[KindPairs], limit: float, budget: Budget
+) -> Replayed:
+    """Replay the jobs in a case, in the way that saves most.
+
+    Ways are the rules, and pairs that may share in the case or in a more cautious one: jobs that
+    join more often are not always the better for it.
 
     Parameters
     ----------
@@ -63,8 +68,8 @@ def replay(work: Work, case: int, pairs: KindPairs, limit: float, budget: Budget
         The jobs.
     case : int
         The case, a position in ``CASES``.
-    pairs : KindPairs
-        Which kinds may share at halves.
+    tables : sequence of KindPairs
+        The pairs of kinds at halves in each case.
     limit : float
         The slowdown that owners accept.
     budget : Budget
@@ -75,8 +80,15 @@ def replay(work: Work, case: int, pairs: KindPairs, limit: float, budget: Budget
     OutOfTimeError
         When the budget is spent.
     """
-    rules = (0.0, *(rule for rule in RULES if rule <= limit))
-    found = [_Replay(work, case, pairs, rule, budget).run() for rule in rules]
+    alone, beside = alone_at_half(work, case), tables[case].slowdown
+    nobody = np.zeros_like(tables[case].allowed), np.zeros(len(alone), np.bool_)
+    found = [_Replay(work, *nobody, beside, alone, budget).run()]
+    for cautious, table in enumerate(tables[: case + 1]):
+        allowed, feared = table.allowed & tables[case].allowed, alone_at_half(work, cautious)
+        able = has_partner(work, allowed)
+        with np.errstate(invalid="ignore"):
+            capped = [able & (feared <= rule) for rule in RULES if rule <= limit]
+        found += [_Replay(work, allowed, each, beside, alone, budget).run() for each in capped]
     return min(found, key=lambda each: each.gpu_hours)
 
 
@@ -97,13 +109,16 @@ class _ReplayedJob:
 
 class _Replay:
     def __init__(
-        self, work: Work, case: int, pairs: KindPairs, most_alone: float, budget: Budget
+        self,
+        work: Work,
+        allowed: Bools,
+        capped: Bools,
+        beside: NDArray[np.float32],
+        alone: Floats,
+        budget: Budget,
     ) -> None:
         self._work, self._budget = work, budget
-        self._allowed, self._beside = pairs.allowed, pairs.slowdown
-        alone = alone_at_half(work, case)
-        with np.errstate(invalid="ignore"):
-            self._capped = has_partner(work, self._allowed) & (alone <= most_alone)
+        self._allowed, self._capped, self._beside = allowed, capped, beside
         self._alone = np.where(self._capped, alone, 1.0)
         self._ends: list[tuple[float, int, int, _ReplayedJob]] = []
         self._single: dict[int, dict[int, _ReplayedJob]] = defaultdict(dict)

@@ -1,16 +1,11 @@
 """Slowdowns of two kinds of work on one GPU, for each case, from what monitoring records.
 
-A job whose kernels run for the fraction ``u`` of the time, on the part ``s`` of the SMs, has the
-cap ``p``. Its co-runner keeps the GPU's memory busy for the fraction ``d`` of the time. Then::
-
-    slowdown = 1 + a u (max(1, s / p) - 1) + c u d
-
-The first term is the time that its kernels lose by the cap, the second the time in which both use
-the memory. Without SM and DRAM activity, ``s`` is 1 and ``d`` is the co-runner's ``u``. This is an
-estimate without a bound. The constants ``(a, c)`` of each case were chosen on the 35 pairs at
-halves of ``library:h200-2026-11``; ``benchmarks/advising/ranges.py`` has how often they hold with
-each workload left out. In the case ``low``, ``u`` and ``d`` are 0.1 larger: monitoring sees too
-little of short bursts.
+They are those of the law of MPS at caps (``dovetail.predictors.kernels``), for profiles made of the
+figures of the case. In the case likely the prediction counts, in the case low its upper bound,
+which assumes the worst of unknown figures, and in the case high the square of the prediction over
+the bound, at least 1: as much smaller as the bound is larger. These are estimates: the law was
+fitted on one H200. ``benchmarks/advising/ranges.py`` has how often the cases hold there with each
+workload left out.
 """
 
 from __future__ import annotations
@@ -22,7 +17,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.advising.work import CASES, Bools, Floats, Work
+from dovetail.advising.work import CASES, Bools, Floats, Ints, Work
+from dovetail.formulations.budget import Budget
+from dovetail.instances.instance import Workload
+from dovetail.predictors.kernels import KernelsPredictor, profiles, ranges, roofline
 
 SPLITS: Final = ((50, 50), (60, 40), (40, 60), (70, 30), (30, 70))
 """The SM shares of two jobs, in per cent, that are compared."""
@@ -30,12 +28,14 @@ SPLITS: Final = ((50, 50), (60, 40), (40, 60), (70, 30), (30, 70))
 RESERVE_MIB: Final = 1_024.0
 """Memory of a card that stays free for the driver and contexts."""
 
+_FORBIDDEN: Final = 1e6
 _WORTH: Final = 0.02
 """Halves are taken unless the sum of both slowdowns is smaller by this at another split."""
 
-_UTILISATION: Final = ((1.0, 1.6), (0.5, 0.4), (0.0, 0.5))
-_ACTIVITY: Final = ((1.0, 2.0), (0.75, 1.0), (0.25, 0.3))
-_UNSEEN: Final = (0.1, 0.0, 0.0)
+CONFIDENCE: Final = 0.9
+"""The confidence of the upper bounds of the case low."""
+
+_ROWS_AT_ONCE: Final = 250_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,28 +63,36 @@ class KindPairs:
 
 
 def pairs_of(
-    work: Work, case: int, limit: float, splits: Sequence[tuple[int, int]] = SPLITS
+    work: Work,
+    case: int,
+    limit: float,
+    budget: Budget,
+    splits: Sequence[tuple[int, int]] = SPLITS,
 ) -> KindPairs:
-    """Return all pairs of kinds in a case, under a limit of the slowdown, at the best of splits."""
-    fits, best = _fits(work, case), np.full((len(work.gpus),) * 2, np.inf, np.float32)
-    split = np.zeros(best.shape, np.int8)
-    slowdown, co_runner = np.full((2, *best.shape), np.nan, np.float32)
-    allowed = np.zeros(best.shape, np.bool_)
-    for number, (own, other) in enumerate(splits):
-        found, of_other = _at_share(work, case, own), _at_share(work, case, other).T
-        with np.errstate(invalid="ignore"):
-            within = (found <= limit) & (of_other <= limit)
-            total = np.where(within, found + of_other, 1e3 + np.maximum(found, of_other))
-            better = total < best - (_WORTH if number else 0.0)
-        best = np.where(better, total, best)
-        split[better], slowdown[better] = number, found[better]
-        co_runner[better] = of_other[better]
-        allowed |= within
-    # One decision for a pair: that of the lower kind.
-    lower = np.tri(len(best), k=-1, dtype=bool)
+    """Return all pairs of kinds in a case, under a limit of the slowdown, at the best of splits.
+
+    Raises
+    ------
+    OutOfTimeError
+        When the budget is spent.
+    """
+    fits = _fits(work, case)
+    shape = fits.shape
+    allowed, split = np.zeros(shape, np.bool_), np.zeros(shape, np.int8)
+    slowdown = np.full(shape, np.nan, np.float32)
+    model = _CasePredictor(work, case)
     mirrored = np.array([splits.index((other, own)) for own, other in splits], np.int8)
-    split = np.where(lower, mirrored[split].T, split)
-    slowdown = np.where(lower, co_runner.T, slowdown)
+    # Pairs that may share in any case: their slowdowns are told for all.
+    asked = (fits | _fits(work, CASES.index("high"))) & work.used[:, None] & work.used[None, :]
+    first, second = np.nonzero(np.triu(asked))
+    for start in range(0, len(first), _ROWS_AT_ONCE):
+        budget.check()
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        a, b = first[rows], second[rows]
+        number, both, within = _best_split(model, np.stack([a, b], axis=1), limit, splits)
+        slowdown[b, a], slowdown[a, b] = both[:, 1], both[:, 0]
+        split[b, a], split[a, b] = mirrored[number], number
+        allowed[a, b] = allowed[b, a] = within
     allowed &= fits
     if case == CASES.index("low"):
         # No record tells a service's tail latency: it shares with services only.
@@ -92,11 +100,67 @@ def pairs_of(
     return KindPairs(fits, allowed, split, slowdown)
 
 
+def _best_split(
+    model: _CasePredictor, pairs: Ints, limit: float, splits: Sequence[tuple[int, int]]
+) -> tuple[Ints, Floats, Bools]:
+    """Return the split of each pair, both slowdowns there, and whether they are within the limit.
+
+    The best split has the least sum of both slowdowns within the limit; without one, the least of
+    the larger one.
+    """
+    least = np.full(len(pairs), np.inf)
+    number, both = np.zeros(len(pairs), np.int64), np.full((len(pairs), 2), np.nan)
+    for k, shares in enumerate(splits):
+        found = model.slowdowns(pairs, shares)
+        within = (found <= limit).all(axis=1)
+        cost = np.where(within, found.sum(axis=1), _FORBIDDEN + found.max(axis=1))
+        better = cost < least - (_WORTH if k else 0.0)
+        least = np.where(better, cost, least)
+        number[better], both[better] = k, found[better]
+    return number, both, np.asarray(least < _FORBIDDEN)
+
+
+class _CasePredictor:
+    """The law of MPS for the kinds of some work in a case."""
+
+    def __init__(self, work: Work, case: int) -> None:
+        self._case = case
+        known = np.flatnonzero(work.used)
+        self._place = np.full(len(work.used), -1)
+        self._place[known] = np.arange(len(known))
+        self._workloads = {str(kind): _workload(work, case, kind) for kind in known.tolist()}
+        self._law = KernelsPredictor(confidence=CONFIDENCE)
+
+    def slowdowns(self, pairs: Ints, shares: tuple[int, int]) -> Floats:
+        """Return the slowdowns of pairs of kinds with these shares, shape (pairs, 2)."""
+        rows = self._place[pairs]
+        found = self._law.predict(self._workloads, rows, np.full(rows.shape, shares))
+        if found.upper is None or self._case == CASES.index("likely"):
+            return found.slowdown
+        if self._case == CASES.index("low"):
+            return found.upper
+        return np.maximum(1.0, found.slowdown**2 / found.upper)
+
+
+def _workload(work: Work, case: int, kind: int) -> Workload:
+    """Return a kind as a workload with the profile of a case."""
+    figures = {name: float(values[case, kind]) for name, values in work.metrics.items()}
+    known = {name: value for name, value in figures.items() if not np.isnan(value)}
+    kernels = work.profiles.get(kind)
+    if kernels is not None:
+        known = {**kernels.model_dump(exclude_none=True), **known}
+    return Workload.from_data({"memory_mib": 0.0, "metrics": known})
+
+
 def alone_at_half(work: Work, case: int) -> Floats:
     """Return the slowdown of each kind that runs alone with half of the SMs; NaN if unknown."""
-    busy, _ = _seen(work, case)
-    by_cap, _ = _constants(work, case)
-    return np.asarray(1 + by_cap * busy * (np.maximum(1, work.sms / 0.5) - 1))
+    known = np.flatnonzero(work.used)
+    found = np.full(len(work.used), np.nan)
+    workloads = {str(kind): _workload(work, case, kind) for kind in known.tolist()}
+    demand = ranges(profiles(workloads))
+    of_case = demand.worst if case == CASES.index("low") else demand.likely
+    found[known] = roofline(of_case, np.full(len(known), 50))
+    return found
 
 
 def has_partner(work: Work, allowed: Bools) -> Bools:
@@ -114,27 +178,3 @@ def _fits(work: Work, case: int) -> Bools:
     fits &= models[:, None] == models[None, :]
     fits &= work.gpus[:, None] == work.gpus[None, :]
     return np.asarray(fits)
-
-
-def _at_share(work: Work, case: int, share: int) -> NDArray[np.float32]:
-    """Return the slowdown of each kind with this share, beside each other kind."""
-    busy, dram = _seen(work, case)
-    by_cap, by_memory = _constants(work, case)
-    capped = by_cap * busy * (np.maximum(1, work.sms / (share / 100)) - 1)
-    contended = (by_memory * busy).astype(np.float32)[:, None] * dram.astype(np.float32)[None, :]
-    return np.asarray(1 + capped.astype(np.float32)[:, None] + contended, np.float32)
-
-
-def _seen(work: Work, case: int) -> tuple[Floats, Floats]:
-    return (
-        np.minimum(1, work.busy[case] + _UNSEEN[case]),
-        np.minimum(1, work.dram[case] + _UNSEEN[case]),
-    )
-
-
-def _constants(work: Work, case: int) -> tuple[Floats, Floats]:
-    rough, fine = _UTILISATION[case], _ACTIVITY[case]
-    return (
-        np.where(work.detailed, fine[0], rough[0]),
-        np.where(work.detailed, fine[1], rough[1]),
-    )

@@ -206,8 +206,7 @@ class AdviceWords:
             TableColumn("GiB", right=True),
             TableColumn("slowdowns", right=True),
             TableColumn("sure", silent=("",)),
-            TableColumn("GPU h\nshared", right=True, silent=("0",)),
-            TableColumn("GPUs at\nthe peak", right=True, silent=("0",)),
+            TableColumn("GPU h\nshared" if self.advice.replayed else "GPUs", right=True),
         )
         yield table(columns, [self._partner_row(each) for each in found[:_MOST_PARTNERS]], names=2)
         if len(found) > _MOST_PARTNERS:
@@ -223,8 +222,7 @@ class AdviceWords:
             " + ".join(map(gib, partners.memory_mib)),
             ranges,
             "yes" if partners.sure else "",
-            f"{partners.shared_hours:,.0f}",
-            f"{partners.at_once:,}",
+            f"{partners.shared_hours:,.0f}" if self.advice.replayed else f"{partners.at_once:,}",
         ]
 
     def _others(self) -> Iterator[RenderableType]:

@@ -16,13 +16,13 @@ busy, of a service    p95, else maximum,      p95, else maximum,     as for a jo
                       else 2 x mean           else 1.5 x mean
 ====================  ======================  =====================  ====================
 
-Busy is the fraction of time in which a kernel runs (``gpu_util``). Of several runs of one kind, the
-largest peaks and the average of the means count.
+Busy is the fraction of time in which a kernel runs (``gpu_util``); SM and DRAM activity follow the
+same rules. Of several runs of one kind, the largest peaks and the average of the means count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from dovetail.advising.cards import card_mib
 from dovetail.advising.usage import Omission, UsageRecords
+from dovetail.instances.metrics import Metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,9 @@ Bools = NDArray[np.bool_]
 
 CASES: Final = ("low", "likely", "high")
 """The cases, by what sharing saves in them."""
+
+METRICS: Final = ("gpu_util", "mem_util", "sm_active", "dram_active", "sm_occupancy")
+"""The figures of a workload's profile that records hold."""
 
 MOST_KINDS: Final = 1_500
 """With more kinds of work, the jobs of a user are one kind."""
@@ -76,13 +80,10 @@ class Work:
         The GPU hours that its jobs held; 0 without times.
     memory_mib : (3, kinds) float
         What a job needs on each of its GPUs, in each of ``CASES``; NaN if unknown.
-    busy, dram : (3, kinds) float
-        The fraction of time in which its kernels run, and in which the GPU's memory is busy; NaN
-        if unknown.
-    sms : (kinds,) float
-        The part of the SMs that its kernels use; 1 if unknown.
-    detailed : (kinds,) bool
-        Whether SM and DRAM activity are known, not ``gpu_util`` alone.
+    metrics : mapping of str to (3, kinds) float
+        The figures of ``METRICS`` in each of the cases; NaN if unknown.
+    profiles : mapping of int to Metrics
+        The profiles of kernels that are known, by kind.
     """
 
     kind: Ints
@@ -98,15 +99,27 @@ class Work:
     runs: Ints
     gpu_hours: Floats
     memory_mib: Floats
-    busy: Floats
-    dram: Floats
-    sms: Floats
-    detailed: Bools
+    metrics: Mapping[str, Floats]
+    profiles: Mapping[int, Metrics]
 
     @property
     def hours(self) -> float:
         """The hours from the first start to the last end."""
         return float((self.end_s.max() - self.begin_s.min()) / _HOUR_S) if self.timed else 0.0
+
+    @property
+    def used(self) -> Bools:
+        """Whether it is known for how much of the time each kind uses its GPUs."""
+        return np.asarray(
+            ~np.isnan(self.metrics["gpu_util"][0]) | ~np.isnan(self.metrics["sm_active"][0])
+        )
+
+    @property
+    def detailed(self) -> Bools:
+        """Whether SM and DRAM activity of each kind are known, not ``gpu_util`` alone."""
+        return np.asarray(
+            ~np.isnan(self.metrics["sm_active"][0]) & ~np.isnan(self.metrics["dram_active"][0])
+        )
 
     def label(self, kind: int) -> str:
         """Return the name of a kind as a reader meets it: ``USER/NAME``."""
@@ -146,7 +159,9 @@ def work_of(
     groups = jobs.groupby(keys, sort=False)
     kind = groups.ngroup().to_numpy(np.int64)
     found = _kinds(groups, cards or {})
-    work = Work(kind, begin, end, timed, **found)
+    names: Sequence[str] = found["names"]
+    profiles = {k: usage.profiles[name] for k, name in enumerate(names) if name in usage.profiles}
+    work = Work(kind, begin, end, timed, profiles=profiles, **found)
     return work, tuple(each for each in omissions if each.number)
 
 
@@ -192,7 +207,6 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
     asked = largest["memory_request_mib"].to_numpy(np.float64)
     service = first["service"].to_numpy(np.bool_)
     hours = groups["hours"].sum().to_numpy(np.float64)
-    busy, sms, dram, detailed = _activity(largest, average, service)
     return {
         "names": tuple(first["name"]),
         "users": tuple(first["user"]),
@@ -203,10 +217,7 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
         "runs": groups.size().to_numpy(np.int64),
         "gpu_hours": hours * gpus,
         "memory_mib": _memory(largest, average, asked),
-        "busy": busy,
-        "dram": dram,
-        "sms": sms,
-        "detailed": detailed,
+        "metrics": {name: _cases(name, largest, average, service) for name in METRICS},
     }
 
 
@@ -224,35 +235,16 @@ def _memory(largest: pd.DataFrame, average: pd.DataFrame, asked: Floats) -> Floa
     )
 
 
-def _activity(
-    largest: pd.DataFrame, average: pd.DataFrame, service: Bools
-) -> tuple[Floats, Floats, Floats, Bools]:
-    """Return ``busy``, ``sms``, ``dram`` and ``detailed``."""
-    mean, p95, peak = _figures("gpu_util", largest, average)
-    sm_mean, sm_p95, sm_peak = _figures("sm_active", largest, average)
-    # An SM is active for no longer than a kernel runs.
-    low = _first(p95, peak, np.minimum(1, 2 * mean), np.where(np.isnan(sm_mean), np.nan, 1.0))
-    of_job = _first(mean, p95, peak, sm_mean, sm_p95, sm_peak)
-    of_service = _first(p95, peak, np.minimum(1, 1.5 * mean), sm_p95, sm_peak, sm_mean)
-    high = _first(mean, 0.5 * p95, 0.5 * peak, sm_mean, 0.5 * sm_p95, 0.5 * sm_peak)
-    busy = np.stack([low, np.where(service, of_service, of_job), high])
-    dram_mean, dram_p95, dram_peak = _figures("dram_active", largest, average)
-    detailed = ~np.isnan(sm_mean) & ~np.isnan(_first(dram_mean, dram_p95, dram_peak))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        sms = np.where(detailed & (mean > 0), np.clip(sm_mean / mean, 0, 1), 1.0)
-    dram = np.stack(
-        [
-            _first(dram_p95, dram_peak, np.minimum(1, 2 * dram_mean)),
-            _first(dram_mean, dram_p95, dram_peak),
-            _first(dram_mean, 0.5 * dram_p95, 0.5 * dram_peak),
-        ]
-    )
-    return busy, sms, np.where(detailed, dram, busy), detailed
-
-
-def _figures(metric: str, largest: pd.DataFrame, average: pd.DataFrame) -> tuple[Floats, ...]:
+def _cases(metric: str, largest: pd.DataFrame, average: pd.DataFrame, service: Bools) -> Floats:
+    """Return a figure in each case."""
     mean = average[f"{metric}_mean"].to_numpy(np.float64)
-    return mean, *(largest[f"{metric}_{of}"].to_numpy(np.float64) for of in ("p95", "max"))
+    if f"{metric}_p95" not in largest:
+        return np.stack([mean] * len(CASES))
+    p95, peak = (largest[f"{metric}_{of}"].to_numpy(np.float64) for of in ("p95", "max"))
+    low = _first(p95, peak, np.minimum(1, 2 * mean))
+    of_job, of_service = _first(mean, p95, peak), _first(p95, peak, np.minimum(1, 1.5 * mean))
+    high = _first(mean, 0.5 * p95, 0.5 * peak)
+    return np.stack([low, np.where(service, of_service, of_job), high])
 
 
 def _first(*columns: Floats) -> Floats:

@@ -1,93 +1,88 @@
-"""How often the ranges of ``dovetail advise`` hold on our measured pairs at halves.
+"""How often the three cases of ``dovetail advise`` hold on our measured pairs at halves.
 
-For each workload of ``library:h200-2026-11``, constants of the form of ``advising/sharing.py`` are
-chosen on the pairs without it, and tried on the pairs with it: the case low such that nine of ten
-slowdowns are at most as large, the case high such that eight of ten are at least as large, the case
-likely with the least mean absolute error. The last column has the constants in use on all pairs.
+Each workload of ``library:h200-2026-11`` is left out in turn: the one number of the law of MPS that
+counts at caps, ``bandwidth``, is fitted on the pairs without it, and the pairs with it are
+predicted from what monitoring records: ``gpu_util`` alone, with ``mem_util``, or with SM and DRAM
+activity. The number in use is the package's.
 
     python benchmarks/advising/ranges.py
 """
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.advising.sharing import _ACTIVITY, _UNSEEN, _UTILISATION
+from dovetail.advising.sharing import CONFIDENCE
 from dovetail.instances.datasets.files import read_dataset
+from dovetail.instances.instance import Workload
+from dovetail.instances.metrics import Metrics
+from dovetail.predictors.kernels import KernelsPredictor, Law
 
-CASES = ("low", "likely", "high")
-CAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
-MEMORY = (0.0, 0.2, 0.3, 0.4, 0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.0)
-
-
-def rows(detailed: bool) -> list[tuple[str, str, float, float, float, float]]:
-    """Return own, other, slowdown, busy, part of the SMs and the other's use of the memory."""
-    data = read_dataset("library:h200-2026-11")
-    profiles = {each.workload: each.metrics for each in data.profiles if each.share is None}
-    found = []
-    for pair in data.measurements:
-        if pair.shares != (50, 50) or any(value is None for value in pair.slowdown):
-            continue
-        for k in range(2):
-            own, other = pair.workloads[k], pair.workloads[1 - k]
-            mine, its = profiles[own], profiles[other]
-            busy = mine.gpu_util
-            sms = min(1.0, mine.sm_active / busy) if detailed else 1.0
-            dram = its.dram_active if detailed else its.gpu_util
-            found.append((own, other, pair.slowdown[k], busy, sms, dram))
-    return found
+RECORDS = {
+    "gpu_util": ("gpu_util",),
+    "gpu_util and mem_util": ("gpu_util", "mem_util"),
+    "SM and DRAM activity": ("gpu_util", "sm_active", "dram_active"),
+}
+TRIED = np.arange(0.0, 3.01, 0.04)
 
 
-def predicted(table: np.ndarray, unseen: float, by_cap: float, by_memory: float) -> np.ndarray:
-    """Return the slowdowns by one choice of constants."""
-    busy, sms, dram = table.T
-    busy, dram = np.minimum(1, busy + unseen), np.minimum(1, dram + unseen)
-    return 1 + by_cap * busy * (np.maximum(1, sms / 0.5) - 1) + by_memory * busy * dram
+class Pairs:
+    """The measured pairs at halves, and profiles of some figures only."""
 
+    def __init__(self, figures: Sequence[str]) -> None:
+        data = read_dataset("library:h200-2026-11")
+        self.workloads = {
+            each.workload: Workload(
+                memory_mib=0.0,
+                metrics=Metrics(**{name: getattr(each.metrics, name) for name in figures}),
+            )
+            for each in data.profiles
+            if each.share is None
+        }
+        self.names = list(self.workloads)
+        halves = [
+            each
+            for each in data.measurements
+            if each.shares == (50, 50) and all(value is not None for value in each.slowdown)
+        ]
+        self.rows = np.array([[self.names.index(name) for name in one.workloads] for one in halves])
+        self.truth = np.array([each.slowdown for each in halves], dtype=float)
 
-def chosen(case: str, table: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Return the constants of a case that are best on these pairs."""
+    def cases(self, bandwidth: float) -> np.ndarray:
+        """Return the slowdowns of the cases low, likely and high, shape (3, pairs, 2)."""
+        law = KernelsPredictor(Law(bandwidth=bandwidth), CONFIDENCE)
+        found = law.predict(self.workloads, self.rows, np.full(self.rows.shape, 50))
+        high = np.maximum(1.0, found.slowdown**2 / found.upper)
+        return np.stack([found.upper, found.slowdown, high])
 
-    def cost(constants: tuple[float, float]) -> tuple[float, ...]:
-        error = predicted(table, _UNSEEN[CASES.index(case)], *constants) - truth
-        size = float(abs(error).mean())
-        if case == "low":
-            return (max(0.0, 0.9 - float((error >= 0).mean())), size)
-        if case == "high":
-            return (max(0.0, 0.8 - float((error <= 0).mean())), size)
-        return (size,)
-
-    return min(product(CAPS, MEMORY), key=cost)
+    def fitted(self, which: np.ndarray) -> float:
+        """Return the number of the law that is best for some of the pairs."""
+        error = [
+            abs(np.log(self.cases(tried)[1][which] / self.truth[which])).mean() for tried in TRIED
+        ]
+        return float(TRIED[int(np.argmin(error))])
 
 
 def main() -> None:
-    """Print a row for each case and each kind of record."""
-    print(f"{'':26}{'with the workload left out':>30}{'constants in use':>22}")
-    for detailed, used in ((False, _UTILISATION), (True, _ACTIVITY)):
-        found = rows(detailed)
-        names = np.array([row[:2] for row in found])
-        truth = np.array([row[2] for row in found])
-        table = np.array([row[3:] for row in found])
-        for case, constants in zip(CASES, used, strict=True):
-            guess = np.zeros_like(truth)
-            for workload in sorted(set(names.ravel())):
-                with_it = (names == workload).any(axis=1)
-                best = chosen(case, table[~with_it], truth[~with_it])
-                own = names[:, 0] == workload
-                guess[own] = predicted(table[own], _UNSEEN[CASES.index(case)], *best)
-            fitted = predicted(table, _UNSEEN[CASES.index(case)], *constants)
-            kind = "SM and DRAM activity" if detailed else "gpu_util"
-            print(f"{kind:>20} {case:6}", *(told(case, each, truth) for each in (guess, fitted)))
-
-
-def told(case: str, guess: np.ndarray, truth: np.ndarray) -> str:
-    """Return how often a case holds, or its error."""
-    if case == "likely":
-        return f"   mean error {abs(guess - truth).mean():6.2f}"
-    held = guess >= truth if case == "low" else guess <= truth
-    return f"   holds for  {held.mean():6.0%}"
+    """Print a row for each kind of record, with the workload left out and with the law in use."""
+    print(f"{'':24}{'within low':>12}{'error of likely':>18}{'beyond high':>14}")
+    for name, figures in RECORDS.items():
+        pairs = Pairs(figures)
+        held_out = np.full((3, *pairs.truth.shape), np.nan)
+        for workload in range(len(pairs.names)):
+            own = pairs.rows == workload
+            with_it = own.any(axis=1)
+            cases = pairs.cases(pairs.fitted(~with_it))
+            held_out[:, own] = cases[:, own]
+        for kind, cases in (("left out", held_out), ("in use", pairs.cases(Law().bandwidth))):
+            low, likely, high = cases
+            truth = pairs.truth
+            print(
+                f"{name:>24}{(truth <= low).mean():12.0%}{abs(likely - truth).mean():18.2f}"
+                f"{(truth >= high).mean():14.0%}  {kind}"
+            )
 
 
 if __name__ == "__main__":
