@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,15 +81,29 @@ def replay(
         When the budget is spent.
     """
     alone, beside = alone_at_half(work, case), tables[case].slowdown
-    nobody = np.zeros_like(tables[case].allowed), np.zeros(len(alone), np.bool_)
-    found = [_Replay(work, *nobody, beside, alone, budget).run()]
+    found = [
+        _Replay(work, allowed, capped, beside, alone, budget).run()
+        for allowed, capped in _ways(work, case, tables, limit)
+    ]
+    return min(found, key=lambda each: each.gpu_hours)
+
+
+def _ways(
+    work: Work, case: int, tables: Sequence[KindPairs], limit: float
+) -> Iterator[tuple[Bools, Bools]]:
+    """Yield which kinds may share and which have a cap from their start, each choice once."""
+    yield np.zeros_like(tables[case].allowed), np.zeros(len(work.gpus), np.bool_)
+    seen = set()
     for cautious, table in enumerate(tables[: case + 1]):
         allowed, feared = table.allowed & tables[case].allowed, alone_at_half(work, cautious)
         able = has_partner(work, allowed)
-        with np.errstate(invalid="ignore"):
-            capped = [able & (feared <= rule) for rule in RULES if rule <= limit]
-        found += [_Replay(work, allowed, each, beside, alone, budget).run() for each in capped]
-    return min(found, key=lambda each: each.gpu_hours)
+        for rule in RULES:
+            with np.errstate(invalid="ignore"):
+                capped = able & (feared <= min(rule, limit))
+            key = capped.tobytes(), allowed[np.ix_(capped, capped)].tobytes()
+            if capped.any() and key not in seen:
+                seen.add(key)
+                yield allowed, capped
 
 
 @dataclass(slots=True)
