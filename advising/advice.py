@@ -10,7 +10,14 @@ import numpy as np
 
 from dovetail.advising.matched import FewestGpus, fewest_gpus
 from dovetail.advising.replay import Replayed, replay
-from dovetail.advising.sharing import RESERVE_MIB, SPLITS, KindPairs, has_partner, pairs_of
+from dovetail.advising.sharing import (
+    RESERVE_MIB,
+    SPLITS,
+    KindPairs,
+    has_partner,
+    in_each_case,
+    pairs_of,
+)
 from dovetail.advising.work import CASES, Ints, Work
 from dovetail.formulations.budget import Budget
 
@@ -67,7 +74,7 @@ class Partners(NamedTuple):
     slowdown : tuple of (float, float)
         The least and the largest slowdown of each over the cases.
     sure : bool
-        Whether they may share in every case.
+        Whether they may share at this split in every case, and none answers requests.
     """
 
     kinds: tuple[int, int]
@@ -104,8 +111,13 @@ REASONS: Final[dict[str, str]] = {
     "use unknown": "no utilisation is recorded",
     "memory": "no co-runner on the same GPU model fits into the memory beside it",
     "slowdown": "every co-runner that fits would slow one of both beyond the limit",
-    "alone": "no other job uses as many GPUs of the same model",
+    "alone": "no other job uses as many GPUs of the same model on as many nodes",
+    "others": "too little is recorded of every co-runner that might fit",
 }
+
+
+UNKNOWN: Final = ("card", "memory unknown", "use unknown", "others")
+"""The reasons that measurements may remove."""
 
 
 class ToMeasure(NamedTuple):
@@ -199,7 +211,7 @@ def advice_for(
         float(work.gpu_hours.sum()),
         tuple(replayed),
         moment,
-        _partners(work, tables, mates, replayed[LIKELY] if replayed else None),
+        _partners(work, tables, mates, replayed[LIKELY] if replayed else None, limit),
         obstacles,
         _to_measure(work, tables),
     )
@@ -252,32 +264,40 @@ def _partners(
     tables: Sequence[KindPairs],
     mates: Sequence[tuple[int, int]],
     replayed: Replayed | None,
+    limit: float,
 ) -> tuple[Partners, ...]:
     at_once: dict[tuple[int, int], int] = {}
     for pair in mates:
         at_once[pair] = at_once.get(pair, 0) + int(work.gpus[pair[0]])
     hours = replayed.shared_hours if replayed else {}
+    pairs = list(dict.fromkeys((*at_once, *hours)))
+    if not pairs:
+        return ()
+    both = np.array(pairs, np.int64)
+    split = [SPLITS[int(tables[LIKELY].split[pair])] for pair in pairs]
+    slowdowns = in_each_case(work, both, np.array(split, np.int64))
+    least, most = slowdowns.min(axis=0), slowdowns.max(axis=0)
+    fits = np.all([table.fits[both[:, 0], both[:, 1]] for table in tables], axis=0)
+    # No record tells the tail latency of a service.
+    sure = fits & (most <= limit).all(axis=1) & ~work.service[both].any(axis=1)
     found = []
-    for pair in dict.fromkeys((*at_once, *hours)):
-        a, b = pair
-        own, other = SPLITS[int(tables[LIKELY].split[a, b])]
-        ranges = []
-        for first, second in ((a, b), (b, a)):
-            slowdowns = [float(table.slowdown[first, second]) for table in tables]
-            ranges.append((min(slowdowns), max(slowdowns)))
+    for k, (a, b) in enumerate(pairs):
         memory = (float(work.memory_mib[LIKELY, a]), float(work.memory_mib[LIKELY, b]))
         room = float(min(work.card_mib[a], work.card_mib[b])) - RESERVE_MIB
         scale = room / max(sum(memory), 1.0)
         found.append(
             Partners(
-                pair,
-                at_once.get(pair, 0),
-                hours.get(pair, 0.0),
-                (own, other),
+                (a, b),
+                at_once.get((a, b), 0),
+                hours.get((a, b), 0.0),
+                split[k],
                 memory,
                 (memory[0] * scale, memory[1] * scale),
-                (ranges[0], ranges[1]),
-                all(bool(table.allowed[a, b]) for table in tables),
+                (
+                    (float(least[k, 0]), float(most[k, 0])),
+                    (float(least[k, 1]), float(most[k, 1])),
+                ),
+                bool(sure[k]),
             )
         )
     return tuple(sorted(found, key=_by_use))
@@ -305,16 +325,19 @@ def _reasons(work: Work, likely: KindPairs) -> np.ndarray[tuple[int], np.dtype[n
     twice = np.where(np.eye(len(memory), dtype=bool), work.runs[:, None] > 1, True)
     same = (work.gpus[:, None] == work.gpus[None, :]) & twice
     models = np.unique(work.models, return_inverse=True)[1]
-    same &= models[:, None] == models[None, :]
-    fits = (likely.fits & twice).any(axis=1)
+    same &= (models[:, None] == models[None, :]) & (work.nodes[:, None] == work.nodes[None, :])
+    unknown = np.isnan(memory) | ~work.used
+    fits = (likely.fits & twice & ~unknown[None, :]).any(axis=1)
+    others = (same & unknown[None, :]).any(axis=1)
     conditions = [
         np.isnan(work.card_mib),
         np.isnan(memory),
         ~work.used,
         ~same.any(axis=1),
+        ~fits & others,
         ~fits,
     ]
-    names = np.array(["card", "memory unknown", "use unknown", "alone", "memory"], dtype=object)
+    names = ["card", "memory unknown", "use unknown", "alone", "others", "memory"]
     found = np.full(len(memory), "slowdown", dtype=object)
     for condition, name in reversed(list(zip(conditions, names, strict=True))):
         found[condition] = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -48,24 +49,46 @@ board to board; the first match counts. A100 and V100 without a size are not her
 """
 
 
-def card_mib(model: str, given: Mapping[str, float]) -> float | None:
-    """Return the memory of a GPU model in MiB, or None if unknown.
+def card_of(model: str, recorded_mib: float, given: Mapping[str, float]) -> float:
+    """Return the memory of a GPU in MiB, NaN if unknown.
 
     Parameters
     ----------
     model : str
         Its name, as records write it: ``a100-sxm4-80gb``, ``NVIDIA H200``.
+    recorded_mib : float
+        What the records say; NaN if they do not.
     given : mapping of str to float
         Memory by model that the user gives, which counts first; upper and lower case are the same.
     """
     by_name = {name.lower(): mib for name, mib in given.items()}
     if model.lower() in by_name:
         return by_name[model.lower()]
+    if not math.isnan(recorded_mib):
+        return recorded_mib
+    return _known(model)
+
+
+def _known(model: str) -> float:
+    """Return the memory of a whole card that is known by name; NaN for parts of cards, too."""
     words = _words(model)
-    return next(
-        (mib for name, mib in CARDS_MIB if _words(name).issubset(words)),
-        None,
-    )
+    if _PART.search(model):
+        return math.nan
+    sizes = {word for word in words if _SIZE.fullmatch(word)}
+    for name, mib in CARDS_MIB:
+        wanted = _words(name)
+        fits = all(abs(int(size[:-2]) * 1024 - mib) < _OFF * mib for size in sizes - wanted)
+        if wanted.issubset(words) and fits:
+            return mib
+    return math.nan
+
+
+_PART: Final = re.compile(r"(?i)\bmig\b|\dg\.\d+gb|-\d+[abcqs]\b")
+"""Instances of MIG and virtual GPUs."""
+
+_SIZE: Final = re.compile(r"\d+gb")
+_OFF: Final = 0.08
+"""How much a size in a name may differ from what the driver reports."""
 
 
 def _words(name: str) -> frozenset[str]:

@@ -65,7 +65,10 @@ def _time_is_up(limit_s: float) -> str:
 
 
 def _read(options: Namespace) -> UsageRecords:
-    usage = joined([read_usage(path, options.form) for path in options.files])
+    parts = [read_usage(path, options.form) for path in options.files]
+    # What a scheduler says of a job counts before what a series of samples shows.
+    parts.sort(key=lambda part: bool(part.jobs["samples"].notna().any()))
+    usage = joined(parts)
     return _since(usage, options.since) if options.since else usage
 
 

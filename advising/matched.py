@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advising.work import Bools, Ints
-from dovetail.formulations.budget import Budget
+from dovetail.formulations.budget import Budget, require_room
 from dovetail.solver.pairing.matching import match_pairs
+
+_BYTES: Final = 40
+"""Of each pair of jobs, in all arrays."""
 
 
 class FewestGpus(NamedTuple):
@@ -56,6 +59,7 @@ def fewest_gpus(
     alone = np.arange(count)
     if count < 2:
         return FewestGpus(alone, 0, 0)
+    require_room(_BYTES * count**2, f"pairs of {count:,} jobs at one moment")
     may = allowed[np.ix_(kinds, kinds)]
     if new is not None:
         may &= new[:, None] | new[None, :]

@@ -182,7 +182,7 @@ def _typed(words: AdviceWords, partners: Partners) -> TypedPair:
     jobs = (
         TypedJob(
             f"{label}: {partners.split[k]} % of the SMs, {gib(partners.limit_mib[k])} GiB",
-            [(each.system, each.text) for each in words.settings(partners, k)],
+            words.typed(partners, k),
         )
         for k, label in enumerate(labels)
     )

@@ -46,7 +46,7 @@ class KindPairs:
     ----------
     fits : (kinds, kinds) bool
         Whether both fit into the memory of a card, are on the same GPU model and use equally many
-        GPUs.
+        GPUs on equally many nodes.
     allowed : (kinds, kinds) bool
         Whether they may share: they fit, and both slowdowns are within the limit at some split.
     split : (kinds, kinds) int
@@ -100,6 +100,25 @@ def pairs_of(
     return KindPairs(fits, allowed, split, slowdown)
 
 
+def in_each_case(work: Work, pairs: Ints, shares: Ints) -> Floats:
+    """Return the slowdowns of pairs of kinds with these shares in all cases.
+
+    Parameters
+    ----------
+    work : Work
+        The work.
+    pairs, shares : (pairs, 2) int
+        Both kinds, and their shares in per cent.
+
+    Returns
+    -------
+    (3, pairs, 2) float
+        For each of ``CASES``.
+    """
+    every = range(len(CASES))
+    return np.stack([_CasePredictor(work, case).slowdowns(pairs, shares) for case in every])
+
+
 def _best_split(
     model: _CasePredictor, pairs: Ints, limit: float, splits: Sequence[tuple[int, int]]
 ) -> tuple[Ints, Floats, Bools]:
@@ -111,7 +130,7 @@ def _best_split(
     least = np.full(len(pairs), np.inf)
     number, both = np.zeros(len(pairs), np.int64), np.full((len(pairs), 2), np.nan)
     for k, shares in enumerate(splits):
-        found = model.slowdowns(pairs, shares)
+        found = model.slowdowns(pairs, np.full(pairs.shape, shares))
         within = (found <= limit).all(axis=1)
         cost = np.where(within, found.sum(axis=1), _FORBIDDEN + found.max(axis=1))
         better = cost < least - (_WORTH if k else 0.0)
@@ -131,10 +150,9 @@ class _CasePredictor:
         self._workloads = {str(kind): _workload(work, case, kind) for kind in known.tolist()}
         self._law = KernelsPredictor(confidence=CONFIDENCE)
 
-    def slowdowns(self, pairs: Ints, shares: tuple[int, int]) -> Floats:
+    def slowdowns(self, pairs: Ints, shares: Ints) -> Floats:
         """Return the slowdowns of pairs of kinds with these shares, shape (pairs, 2)."""
-        rows = self._place[pairs]
-        found = self._law.predict(self._workloads, rows, np.full(rows.shape, shares))
+        found = self._law.predict(self._workloads, self._place[pairs], shares)
         if found.upper is None or self._case == CASES.index("likely"):
             return found.slowdown
         if self._case == CASES.index("low"):
@@ -177,4 +195,5 @@ def _fits(work: Work, case: int) -> Bools:
         fits = memory[:, None] + memory[None, :] <= card - RESERVE_MIB
     fits &= models[:, None] == models[None, :]
     fits &= work.gpus[:, None] == work.gpus[None, :]
+    fits &= work.nodes[:, None] == work.nodes[None, :]
     return np.asarray(fits)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dovetail.advising.advice import LIKELY, REASONS, Advice, Obstacle, Partners
+from dovetail.advising.advice import LIKELY, REASONS, UNKNOWN, Advice, Obstacle, Partners
 from dovetail.advising.settings import TypedSetting, settings
 from dovetail.advising.usage import UsageRecords
 from dovetail.advising.work import CASES
@@ -30,7 +30,8 @@ _MOST_PARTNERS: Final = 10
 _MOST_NAMED: Final = 3
 _NOTHING: Final = 0.005
 _OLDEST_DATE_S: Final = 1e8
-"""Times below this many seconds since 1970 are not dates."""
+_NEWEST_DATE_S: Final = 4e9
+"""Other numbers of seconds since 1970 are no dates."""
 
 
 class AdviceWords:
@@ -97,7 +98,7 @@ class AdviceWords:
             return ", at one moment"
         begin, hours = float(work.begin_s.min()), work.hours
         length = f"{hours:,.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
-        if begin < _OLDEST_DATE_S:
+        if not _OLDEST_DATE_S <= begin <= _NEWEST_DATE_S:
             return f", {length}"
         return f", {length} from {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}"
 
@@ -157,8 +158,9 @@ class AdviceWords:
     def headline(self) -> str:
         """Return what sharing comes to, in a sentence."""
         advice, moment = self.advice, self.advice.moment
-        if moment.gpus[LIKELY] >= moment.gpus_now and not advice.replayed:
-            return "Sharing saves nothing here"
+        if not advice.partners:
+            unknown = any(each.reason in UNKNOWN for each in advice.obstacles)
+            return "Too little is recorded to say who could share" if unknown else "None may share"
         if advice.replayed:
             part = 1 - advice.replayed[LIKELY].gpu_hours / advice.gpu_hours
             saved = f"{100 * part:.0f} % of {advice.gpu_hours:,.0f} GPU hours"
@@ -168,31 +170,45 @@ class AdviceWords:
     def proof(self) -> str:
         """Return what is proven of the busiest moment."""
         moment, likely = self.advice.moment, self.advice.moment.gpus[LIKELY]
+        at_most = "in pairs at halves of the SMs" if self.advice.work.timed else "in pairs"
+        jobs, gpus = number(moment.jobs, "job"), number(moment.gpus_now, "GPU")
+        if likely >= moment.gpus_now:
+            return (
+                f"At the busiest moment{self._when()}, {jobs} had {gpus}: of none is enough known, "
+                f"or allowed, to share {at_most}."
+            )
         proof = (
             "no fewer are possible for these numbers, proven"
             if moment.gpus == moment.bounds
             else f"proven: no fewer than {moment.bounds[LIKELY]:,}"
         )
-        if likely >= moment.gpus_now:
-            return (
-                f"At the busiest moment{self._when()}, {number(moment.jobs, 'job')} need all "
-                f"{moment.gpus_now:,} GPUs: no two of them may share."
-            )
         return (
-            f"At the busiest moment{self._when()}, {number(moment.jobs, 'job')} on "
-            f"{moment.gpus_now:,} GPUs fit on {likely:,}, with no job slowed more than "
-            f"{self.advice.limit:.2f} times: {proof}."
+            f"At the busiest moment{self._when()}, {jobs} on {gpus} fit on {likely:,} {at_most}, "
+            f"with no job slowed more than {self.advice.limit:.2f} times: {proof}."
         )
 
     def _when(self) -> str:
         at = self.advice.moment.at_s
-        if not self.advice.work.timed or at < _OLDEST_DATE_S:
+        if not self.advice.work.timed or not _OLDEST_DATE_S <= at <= _NEWEST_DATE_S:
             return ""
         return f" ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC)"
 
     def left_out(self) -> list[str]:
         """Return what is not in the figures, and notes on the records."""
-        return [*map(str, self.usage.left_out), *self.usage.notes]
+        return [*map(str, self.usage.left_out), *self.usage.notes, *self._remarks()]
+
+    def _remarks(self) -> Iterator[str]:
+        """Yield what else an owner must know of these pairs."""
+        users = [
+            {self.advice.work.users[kind] for kind in each.kinds} for each in self.advice.partners
+        ]
+        if any(len(each) > 1 for each in users):
+            yield (
+                "An MPS server runs the processes of one Unix user at a time. Pairs of two users "
+                "need one that root has started with -multiuser-server, or a common account."
+            )
+        if self.cost is not None and not self.advice.replayed:
+            yield "The records have no times, so there is no cost."
 
     def _partners(self) -> Iterator[RenderableType]:
         found = self.advice.partners
@@ -255,13 +271,21 @@ class AdviceWords:
         """Return the settings of the first job of the first pair."""
         if not self.advice.partners:
             return []
-        return [(each.system, each.text) for each in self.settings(self.advice.partners[0], 0)]
+        return self.typed(self.advice.partners[0], 0)
+
+    def typed(self, partners: Partners, k: int) -> list[tuple[str, str]]:
+        """Return the settings of one of two jobs as names and lines."""
+        return [
+            (each.system, f"{each.text} ({each.remark})" if each.remark else each.text)
+            for each in self.settings(partners, k)
+        ]
 
     def settings(self, partners: Partners, k: int) -> tuple[TypedSetting, ...]:
         """Return what to type in for one of two jobs that share."""
         work, kind = self.advice.work, partners.kinds[k]
         card, service = float(work.card_mib[kind]), bool(work.service[kind])
-        return settings(partners.split[k], partners.limit_mib[k], card, service)
+        gpus = int(work.gpus[kind])
+        return settings(partners.split[k], partners.limit_mib[k], card, gpus, service)
 
     def amount(self, obstacle: Obstacle) -> str:
         """Return how much work an obstacle stops."""
@@ -345,7 +369,7 @@ class AdviceWords:
                     "memory_mib": round(partners.memory_mib[k], 1),
                     "memory_limit_mib": round(partners.limit_mib[k], 1),
                     "slowdown": [round(each, 4) for each in partners.slowdown[k]],
-                    "settings": dict(self.settings(partners, k)),
+                    "settings": {each.system: each.text for each in self.settings(partners, k)},
                 }
             )
         return {

@@ -7,9 +7,9 @@ for which a GPU is busy: a mean hides the moments in which two jobs meet.
 ====================  ======================  =====================  ====================
 \                      low                     likely                 high
 ====================  ======================  =====================  ====================
-memory                1.05 x maximum, else    p95, else maximum,     p95, else mean,
-                      1.15 x p95, else asked  else asked for, else   else maximum, else
-                      for, else 1.5 x mean    1.25 x mean            asked for
+memory                1.05 x maximum, else    maximum, else 1.05 x   p95, else mean,
+                      1.15 x p95, else asked  p95, else asked for,   else maximum, else
+                      for, else 1.5 x mean    else 1.25 x mean       asked for
 busy, of a job        p95, else maximum,      mean, else p95,        mean, else half of
                       else 2 x mean           else maximum           p95 or maximum
 busy, of a service    p95, else maximum,      p95, else maximum,     as for a job
@@ -17,7 +17,7 @@ busy, of a service    p95, else maximum,      p95, else maximum,     as for a jo
 ====================  ======================  =====================  ====================
 
 Busy is the fraction of time in which a kernel runs (``gpu_util``); SM and DRAM activity follow the
-same rules. Of several runs of one kind, the largest peaks and the average of the means count.
+same rules. Of several runs of one kind, the largest peaks count, and the mean over time of all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.advising.cards import card_mib
+from dovetail.advising.cards import card_of
 from dovetail.advising.usage import Omission, UsageRecords
 from dovetail.instances.metrics import Metrics
 
@@ -47,9 +47,13 @@ METRICS: Final = ("gpu_util", "mem_util", "sm_active", "dram_active", "sm_occupa
 """The figures of a workload's profile that records hold."""
 
 MOST_KINDS: Final = 1_500
-"""With more kinds of work, the jobs of a user are one kind."""
+"""Of more kinds of work, those of fewest hours are merged by user."""
+
+_OTHERS: Final = "others"
 
 _HOUR_S: Final = 3_600.0
+_LEAST_S: Final = 1.0
+"""How long a job has run at least that the records see start at their end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,8 @@ class Work:
         Its GPU model; an empty text if unknown.
     gpus : (kinds,) int
         How many GPUs a job of it uses.
+    nodes : (kinds,) int
+        On how many nodes these are; 0 if unknown.
     card_mib : (kinds,) float
         The memory of its GPUs; NaN if unknown.
     service : (kinds,) bool
@@ -94,6 +100,7 @@ class Work:
     users: tuple[str, ...]
     models: tuple[str, ...]
     gpus: Ints
+    nodes: Ints
     card_mib: Floats
     service: Bools
     runs: Ints
@@ -123,7 +130,8 @@ class Work:
 
     def label(self, kind: int) -> str:
         """Return the name of a kind as a reader meets it: ``USER/NAME``."""
-        return "/".join(filter(None, (self.users[kind], self.names[kind])))
+        name = "/".join(filter(None, (self.users[kind], self.names[kind])))
+        return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 def work_of(
@@ -141,10 +149,11 @@ def work_of(
         Memory by GPU model in MiB, for models that ``cards`` does not know.
     """
     jobs, omissions = _that_ran(usage.jobs)
-    timed = bool(jobs["start_s"].notna().any())
+    # Without an end, the records are of one moment.
+    timed = bool((jobs["start_s"].notna() & jobs["end_s"].notna()).any())
     if timed:
         jobs, without = _with_times(jobs)
-        omissions.append(Omission(without, "jobs", "have no times"))
+        omissions.append(Omission(without, "jobs", "ran for no time, or their times are unknown"))
     begin = jobs["start_s"].to_numpy() if timed else np.zeros(len(jobs))
     end = jobs["end_s"].to_numpy() if timed else np.full(len(jobs), _HOUR_S)
     jobs = jobs.assign(
@@ -152,10 +161,11 @@ def work_of(
         gpu_model=_models(jobs["gpu_model"].fillna(model or "").astype(str)),
         user=jobs["user"].fillna(""),
         name=jobs["name"].fillna(jobs["job"]),
+        nodes=jobs["node"].map(lambda nodes: 0 if nodes is None else nodes.count(",") + 1),
     )
-    keys = ["user", "name", "gpus", "gpu_model", "service"]
-    if jobs[keys].drop_duplicates().shape[0] > MOST_KINDS:
-        jobs = jobs.assign(name="")
+    keys = ["user", "name", "gpus", "nodes", "gpu_model", "service"]
+    jobs, merged = _without_rare(jobs, keys)
+    omissions.append(Omission(merged, "names of work", "are merged by user, those of fewest hours"))
     groups = jobs.groupby(keys, sort=False)
     kind = groups.ngroup().to_numpy(np.int64)
     found = _kinds(groups, cards or {})
@@ -163,6 +173,17 @@ def work_of(
     profiles = {k: usage.profiles[name] for k, name in enumerate(names) if name in usage.profiles}
     work = Work(kind, begin, end, timed, profiles=profiles, **found)
     return work, tuple(each for each in omissions if each.number)
+
+
+def _without_rare(jobs: pd.DataFrame, keys: list[str]) -> tuple[pd.DataFrame, int]:
+    """Return the jobs with one name for the rarest work of each user, and how many had another."""
+    hours = jobs.groupby(keys, sort=False)["hours"].transform("sum")
+    groups = jobs.groupby(keys, sort=False).ngroup()
+    by_kind = hours.groupby(groups).first().sort_values(ascending=False, kind="stable")
+    if len(by_kind) <= MOST_KINDS:
+        return jobs, 0
+    rare = groups.isin(by_kind.index[MOST_KINDS:])
+    return jobs.assign(name=jobs["name"].where(~rare, _OTHERS)), len(by_kind) - MOST_KINDS
 
 
 def _models(names: pd.Series[str]) -> pd.Series[str]:
@@ -189,7 +210,8 @@ def _that_ran(jobs: pd.DataFrame) -> tuple[pd.DataFrame, list[Omission]]:
 def _with_times(jobs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Return the jobs that ran for some time; running ones end with the records."""
     last = np.nanmax(jobs[["submit_s", "start_s", "end_s"]].to_numpy())
-    ends = jobs["end_s"].where(jobs["state"] != "running", jobs["end_s"].fillna(last))
+    until = np.maximum(last, jobs["start_s"] + _LEAST_S)
+    ends = jobs["end_s"].where(jobs["state"] != "running", jobs["end_s"].fillna(until))
     ran = (ends > jobs["start_s"]).to_numpy()
     return jobs.assign(end_s=ends)[ran].reset_index(drop=True), int((~ran).sum())
 
@@ -198,12 +220,12 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
     """Return the fields of ``Work`` that describe kinds."""
     first = groups.first().reset_index()
     largest = groups.max(numeric_only=True).reset_index()
-    average = groups.mean(numeric_only=True).reset_index()
+    average = _over_time(groups)
     gpus = first["gpus"].to_numpy(np.float64)
     models = tuple(first["gpu_model"])
-    card = first["card_mib"].to_numpy(np.float64).copy()
-    for k in np.flatnonzero(np.isnan(card)).tolist():
-        card[k] = card_mib(models[k], cards) or np.nan
+    card = groups["card_mib"].min().to_numpy(np.float64).copy()
+    for k, model in enumerate(models):
+        card[k] = card_of(model, float(card[k]), cards)
     asked = largest["memory_request_mib"].to_numpy(np.float64)
     service = first["service"].to_numpy(np.bool_)
     hours = groups["hours"].sum().to_numpy(np.float64)
@@ -211,6 +233,7 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
         "names": tuple(first["name"]),
         "users": tuple(first["user"]),
         "models": models,
+        "nodes": first["nodes"].to_numpy(np.int64),
         "gpus": np.round(gpus).astype(np.int64),
         "card_mib": card,
         "service": service,
@@ -221,15 +244,32 @@ def _kinds(groups: Any, cards: Mapping[str, float]) -> dict[str, Any]:  # noqa: 
     }
 
 
+def _over_time(groups: Any) -> pd.DataFrame:  # noqa: ANN401 - pandas
+    """Return the mean of each mean over the time of all runs in which it is known."""
+    jobs = groups.obj
+    means = [name for name in jobs.columns if name.endswith(("_mean", "_mean_mib"))]
+    hours, kinds = jobs["hours"].to_numpy(), groups.ngroup().to_numpy()
+    values = jobs[means].to_numpy(np.float64)
+    known = ~np.isnan(values)
+    weight = np.where(known, hours[:, np.newaxis], 0.0)
+    total, time = np.zeros((2, kinds.max() + 1, len(means)))
+    np.add.at(total, kinds, np.where(known, values, 0.0) * weight)
+    np.add.at(time, kinds, weight)
+    import pandas as pd
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return pd.DataFrame(total / time, columns=means)
+
+
 def _memory(largest: pd.DataFrame, average: pd.DataFrame, asked: Floats) -> Floats:
     # A process that monitoring did not see used 0.
-    largest, average = largest.replace(0, np.nan), average.replace(0, np.nan)
+    largest, average = largest.replace(0.0, np.nan), average.replace(0.0, np.nan)
     peak, p95 = (largest[f"memory_{of}_mib"].to_numpy() for of in ("max", "p95"))
     mean = average["memory_mean_mib"].to_numpy()
     return np.stack(
         [
             _first(1.05 * peak, 1.15 * p95, asked, 1.5 * mean),
-            _first(p95, peak, asked, 1.25 * mean),
+            _first(peak, 1.05 * p95, asked, 1.25 * mean),
             _first(p95, mean, peak, asked),
         ]
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("job", "gpus")
 _YES: Final = ("yes", "true", "1")
 _NO: Final = ("no", "false", "0", "")
+MOST_GPUS: Final = 1_000_000
 _FRACTIONS: Final = ("fraction", "gpu_util", "mem_util", "sm_", "dram_active")
 
 
@@ -45,6 +46,9 @@ def _read(path: Path) -> UsageRecords:
         else:
             jobs[name] = column.str.strip().replace("", None).to_numpy(object)
     _require_ids(frame["job"], source)
+    asked = np.asarray(jobs["gpus"], np.float64)
+    whole = np.isnan(asked) | ((asked == np.floor(asked)) & (asked <= MOST_GPUS))
+    require(frame["gpus"], whole, f"must be a whole number <= {MOST_GPUS}", source)
     if "state" in frame:
         known = frame["state"].isin(STATES).to_numpy()
         require(frame["state"], known, f"must be one of {', '.join(STATES)}", source)

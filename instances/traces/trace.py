@@ -217,7 +217,8 @@ class JobColumns:
         If fields are given, all others are known to break no rule.
         """
         sound = np.ones(len(self), dtype=np.bool_)
-        for field in _SOUND if fields is None else fields:
+        asked = _SOUND if fields is None else set(fields).difference(NODE_RULES)
+        for field in asked:
             sound &= _SOUND[field](getattr(self, field))
         if fields is None or not {"workers", *NODE_RULES}.isdisjoint(fields):
             sound &= self._keeps_node_rules()

@@ -10,6 +10,8 @@ from statistics import NormalDist
 import networkx as nx
 import pytest
 
+from dovetail.advising.cards import card_of
+from dovetail.advising.work import MOST_KINDS
 from dovetail.cli.main import main
 from tests.advising.made_up import month, month_csv, services, services_csv
 
@@ -36,7 +38,7 @@ def needs(service):
     mib, util = service["memory_mib"], service["util"]
     return {
         "low": (1.15 * mib, min(1, 2 * util)),
-        "likely": (mib, min(1, 1.5 * util)),
+        "likely": (1.05 * mib, min(1, 1.5 * util)),
         "high": (mib, util),
     }
 
@@ -127,8 +129,12 @@ def by_hand(jobs, most_alone):
     kinds = {}
     for job in jobs:
         kinds.setdefault((job["user"], job["name"]), []).append(job)
-    u = {k: sum(j["gpu_util_mean"] for j in js) / len(js) for k, js in kinds.items()}
-    mib = {k: max(j["memory_p95_mib"] for j in js) for k, js in kinds.items()}
+    u = {}
+    for k, js in kinds.items():
+        time = [j["end_s"] - j["start_s"] for j in js]
+        busy = [j["gpu_util_mean"] * s for j, s in zip(js, time, strict=True)]
+        u[k] = sum(busy) / sum(time)
+    mib = {k: max(j["memory_max_mib"] for j in js) for k, js in kinds.items()}
     capped = {k: alone("likely", u[k]) for k in kinds}
 
     def both(a, b):
@@ -224,11 +230,11 @@ ROW = "job,user,name,gpus,gpu_model,card_mib,service,memory_p95_mib,gpu_util_mea
         ("1,a,x,1,X,,no,100,0.1,0.1\n2,b,y,1,X,,no,100,0.1,0.1\n", {"card": 2}),
         (
             "1,a,x,1,X,8000,no,,0.1,0.1\n2,b,y,1,X,8000,no,100,0.1,0.1\n",
-            {"memory unknown": 1, "memory": 1},
+            {"memory unknown": 1, "others": 1},
         ),
         (
             "1,a,x,1,X,8000,no,9,,\n2,b,y,1,X,8000,no,100,0.1,0.1\n",
-            {"use unknown": 1, "slowdown": 1},
+            {"use unknown": 1, "others": 1},
         ),
         ("1,a,x,1,X,8000,no,4000,0.1,0.1\n2,b,y,1,X,8000,no,4000,0.1,0.1\n", {"memory": 2}),
         ("1,a,x,1,X,8000,no,400,1,1\n2,b,y,1,X,8000,no,400,1,1\n", {"slowdown": 2}),
@@ -241,6 +247,100 @@ def test_what_may_not_share_says_why(advise, rows, reasons):
     found = {each["reason"]: len(each["kinds"]) for each in data["may_not_share"]}
     assert found == reasons
     assert data["partners"] == []
+
+
+RUNS = "job,user,name,gpus,gpu_model,card_mib,start_s,end_s,memory_max_mib,gpu_util_mean\n"
+
+
+def test_short_runs_that_crashed_do_not_make_work_look_idle(advise):
+    long = "".join(f"{k},a,x,1,X,80000,0,360000,20000,0.98\n" for k in range(2))
+    short = "".join(f"c{k},a,x,1,X,80000,{k},{k + 60},20000,0\n" for k in range(18))
+    without, with_them = advise(RUNS + long), advise(RUNS + long + short)
+    assert without["partners"] == []
+    assert with_them["partners"] == []
+
+
+def test_limits_of_memory_are_never_below_what_was_used(advise):
+    rows = "1,a,x,1,X,80000,0,99,30000,0.1\n2,b,y,1,X,80000,0,99,40000,0.1\n"
+    (pair,) = advise(RUNS + rows)["partners"]
+    limits = {job["name"]: job["memory_limit_mib"] for job in pair["jobs"]}
+    assert limits["x"] >= 30_000
+    assert limits["y"] >= 40_000
+
+
+def test_runs_that_nothing_ends_are_of_one_moment(advise):
+    head = RUNS.replace(",end_s", ",state")
+    rows = "".join(f"{k},a,x{k},1,X,80000,5,running,20000,0.1\n" for k in range(4))
+    data = advise(head + rows)
+    assert data["jobs"] == data["now"]["gpus"] == 4
+    assert data["now"]["gpu_hours"] is None
+    assert data["sharing"]["likely"]["gpus_needed"] == 2
+
+
+def test_jobs_on_one_node_and_on_several_do_not_share(advise):
+    head = RUNS.replace("card_mib", "card_mib,node")
+    rows = '1,a,x,2,X,80000,n1,0,99,30000,0.1\n2,b,y,2,X,80000,"n2,n3",0,99,40000,0.1\n'
+    assert advise(head + rows)["partners"] == []
+
+
+def test_settings_are_for_all_gpus_of_a_job_or_left_out(advise):
+    rows = "1,a,x,4,X,80000,0,99,30000,0.1\n2,b,y,4,X,80000,0,99,40000,0.1\n"
+    (pair,) = advise(RUNS + rows)["partners"]
+    found = pair["jobs"][0]["settings"]
+    assert found["MPS"].endswith("0=33846M,1=33846M,2=33846M,3=33846M")
+    assert "nvidia.com/gpu: 4" in found["HAMi"]
+    assert 'gpu-fraction-num-devices: "4"' in found["KAI"]
+    assert not {"Slurm", "Amazon ECS"} & set(found)
+
+
+def test_no_pair_with_a_service_is_sure(advise):
+    data = advise(services_csv(services(20, 4)))
+    assert data["partners"]
+    assert not any(pair["sure"] for pair in data["partners"])
+
+
+def test_the_rarest_of_many_kinds_are_merged_and_said_to_be(advise):
+    rows = "".join(f"{k},a,x{k},1,X,80000,0,{100 + k},20000,0.1\n" for k in range(MOST_KINDS + 100))
+    data = advise(RUNS + rows)
+    assert data["kinds"] == MOST_KINDS + 1
+    assert {"number": 100, "what": "names of work"}.items() <= data["left_out"][0].items()
+    assert data["sharing"]["likely"]["gpus_needed"] == (MOST_KINDS + 100) / 2
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path, capsys):
+    path = tmp_path / "records.csv"
+    rows = "1,a,\x1b[2Jx,1,X,80000,0,99,30000,0.1\n2,b,y\u202e,1,X,80000,0,99,40000,0.1\n"
+    path.write_text(RUNS + rows)
+    assert main(["advise", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "[2Jx" in out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+
+
+@pytest.mark.parametrize("time", ["1e12", "1e30"])
+def test_times_that_are_no_dates_are_no_fault(advise, time):
+    rows = f"1,a,x,1,X,80000,0,{time},30000,0.1\n2,b,y,1,X,80000,0,{time},40000,0.1\n"
+    assert advise(RUNS + rows)["jobs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "mib"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 81_920),
+        ("a100-pcie-40gb", 40_960),
+        ("NVIDIA H200", 143_771),
+        ("NVIDIA A100-SXM4-80GB-MIG-1g.10gb", None),
+        ("A40-12Q", None),
+        ("NVIDIA A800 40GB Active", None),
+        ("Tesla P100-PCIE-12GB", None),
+        ("a100", None),
+        ("Tesla V100-SXM2-32GB", 32_768),
+    ],
+)
+def test_cards_of_another_size_and_parts_of_cards_are_unknown(model, mib):
+    found = card_of(model, math.nan, {})
+    assert math.isnan(found) if mib is None else found == mib
 
 
 def test_since_leaves_out_what_ended_before(advise):
