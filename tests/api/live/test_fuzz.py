@@ -163,6 +163,10 @@ class Fuzz:
             for name, each in schema["properties"].items()
             if name in required or self.random.random() < 0.2
         }
+        for rule in ("workers_per_node", "workers_together"):
+            # Most of them divide no number of workers: few submissions would be accepted.
+            if rule in made and self.random.random() < 0.9:
+                del made[rule]
         if "cwd" in made and self.random.random() < 0.8:
             made["cwd"] = "/"
         if self.random.random() < 0.05:
