@@ -101,7 +101,7 @@ class WithoutAnEdge(PairGraph):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         gone = np.flatnonzero(self.pairs_of_one())
-        for name in ("group", "first", "second", "size", "gain", "power_w"):
+        for name in ("group", "first", "second", "size", "gain", "cost"):
             setattr(self, name, np.delete(getattr(self, name), gone))
 
     def pairs_of_one(self):
