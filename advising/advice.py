@@ -106,7 +106,7 @@ class Obstacle(NamedTuple):
 
 
 REASONS: Final[dict[str, str]] = {
-    "card": "the memory of the GPU is unknown: name it with --gpu-model MODEL:MIB",
+    "card": "the memory of the GPU is unknown: name it with --gpu-memory MODEL=MIB",
     "memory unknown": "no memory is recorded",
     "use unknown": "no utilisation is recorded",
     "memory": "no co-runner on the same GPU model fits into the memory beside it",
@@ -114,7 +114,7 @@ REASONS: Final[dict[str, str]] = {
     "alone": "no other job uses as many GPUs of the same model on as many nodes",
     "others": "too little is recorded of every co-runner that might fit",
 }
-
+"""Why a kind of work may share with none, as clauses."""
 
 UNKNOWN: Final = ("card", "memory unknown", "use unknown", "others")
 """The reasons that measurements may remove."""

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from dovetail.toolkit.commands import REPORT, Command, argument, finite, limit, option
+from dovetail.toolkit.commands import (
+    REPORT,
+    Command,
+    argument,
+    duration,
+    finite,
+    limit,
+    option,
+    pair,
+)
 
 
-class GivenModel(NamedTuple):
-    """A GPU model, and the memory of its cards in MiB if the user gives it."""
+class Since(NamedTuple):
+    """A moment from which records count: a date, or a time before their end.
 
-    name: str
-    memory_mib: float | None
+    Attributes
+    ----------
+    text : str
+        As the user wrote it.
+    at_s : float or None
+        Seconds since 1970.
+    ago_s : float or None
+        Seconds before the end of the records.
+    """
+
+    text: str
+    at_s: float | None
+    ago_s: float | None
 
 
-def _model(text: str) -> GivenModel:
-    name, colon, memory = text.rpartition(":")
-    if not colon:
-        return GivenModel(text, None)
-    mib = finite(memory)
-    if mib <= 0 or not name:
-        raise ArgumentTypeError(f"must be MODEL or MODEL:MIB, got {text!r}")
-    return GivenModel(name, mib)
+def _since(text: str) -> Since:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        in_utc = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return Since(text, in_utc.timestamp(), None)
+    try:
+        return Since(text, None, duration(text))
+    except ArgumentTypeError:
+        rule = f"must be a time like 2026-11-01, 30d or 12h, got {text!r}"
+        raise ArgumentTypeError(rule) from None
 
 
 def _slowdown(text: str) -> float:
@@ -53,12 +79,13 @@ ADVISE: Final = Command(
         option(
             "--since TIME",
             "only what ran after this: a date and time in UTC (2026-11-01), or 30d, 12h",
+            _since,
         ),
+        option("--gpu-model MODEL", "the GPU model of jobs for which no file names one"),
         option(
-            "--gpu-model MODEL[:MIB]",
-            "the GPU model of jobs for which no file names one, or with :MIB the memory of a model "
-            "that a file names; may be given several times",
-            _model,
+            "--gpu-memory MODEL=MIB",
+            "memory of GPUs of this model, if the records do not say it; may be repeated",
+            pair("MODEL=MIB", r"\d+(?:\.\d+)?"),
             repeated=True,
         ),
         option("--gsla G", "the slowdown that owners accept", _slowdown, "1.5", field="gsla"),

@@ -60,7 +60,7 @@ def import_usage(options: Namespace) -> int:
 
     card_mib = {model: float(mib) for model, mib in options.gpu_memory}
     usage = joined([read_usage(path, options.form) for path in options.files])
-    require_jobs(usage, ", ".join(options.files))
+    require_jobs(len(usage.jobs), usage.left_out, ", ".join(options.files))
     if options.gpus is not None:
         if len(card_mib) != 1:
             got = ", ".join(card_mib) or "none"

@@ -80,6 +80,6 @@ def _reader(path: str, form: str | None) -> Reader:
     name = Path(path).name.removesuffix(".gz")
     found = next((each for each in known.values() if each.recognises(name, start)), None)
     if found is None:
-        forms = "; ".join(f"{name}: {each.what}" for name, each in known.items())
-        raise InputError(f"must be of a form that is read ({forms})", "", source_name(path))
+        rule = f"must be of a form that is read, named with --form: {', '.join(known)}"
+        raise InputError(f"{rule} (docs/howto/advise-readers.md)", "", source_name(path))
     return found

@@ -184,12 +184,13 @@ def joined(parts: Sequence[UsageRecords]) -> UsageRecords:
     """Return the usage of several files as one.
 
     Rows of different files with the same job are one: each column is taken from the first file that
-    knows it. So a file of jobs comes before one of their utilisation.
+    knows it, files without samples first, since a scheduler knows more of a job than its samples.
     """
     import pandas as pd
 
     if len(parts) == 1:
         return parts[0]
+    parts = sorted(parts, key=lambda part: bool(part.jobs["samples"].notna().any()))
     jobs = pd.concat([part.jobs for part in parts], ignore_index=True)
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     if jobs["job"].duplicated().any():
@@ -224,7 +225,7 @@ def _one_row_each(jobs: pd.DataFrame) -> pd.DataFrame:
     return found.reset_index()[list(COLUMNS)]
 
 
-def require_jobs(usage: UsageRecords, source: str) -> None:
+def require_jobs(jobs: int, left_out: Sequence[Omission], source: str) -> None:
     """Refuse records without a job on a GPU.
 
     Raises
@@ -232,6 +233,6 @@ def require_jobs(usage: UsageRecords, source: str) -> None:
     InputError
         With what was left out.
     """
-    if usage.jobs.empty:
-        out = "".join(f" ({each})" for each in usage.left_out)
+    if not jobs:
+        out = "".join(f" ({each})" for each in left_out)
         raise InputError(f"must tell of jobs on GPUs, got none{out}", "", source)

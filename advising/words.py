@@ -21,7 +21,7 @@ from dovetail.toolkit.tables import (
     table,
     title,
 )
-from dovetail.toolkit.wording import enumerated, gib, number
+from dovetail.toolkit.wording import enumerated, gib, lasting, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_PARTNERS: Final = 10
 _MOST_NAMED: Final = 3
 _NOTHING: Final = 0.005
+_LARGE: Final = 10.0
 _OLDEST_DATE_S: Final = 1e8
 _NEWEST_DATE_S: Final = 4e9
 """Other numbers of seconds since 1970 are no dates."""
@@ -97,7 +98,7 @@ class AdviceWords:
         if not work.timed:
             return ", at one moment"
         begin, hours = float(work.begin_s.min()), work.hours
-        length = f"{hours:,.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"
+        length = lasting(3600 * hours) if hours < 100 else f"{hours / 24:,.0f} days"
         if not _OLDEST_DATE_S <= begin <= _NEWEST_DATE_S:
             return f", {length}"
         return f", {length} from {datetime.fromtimestamp(begin, UTC):%Y-%m-%d}"
@@ -124,7 +125,7 @@ class AdviceWords:
             return []
         return [
             "GPU hours",
-            f"{now:,.0f}",
+            _amount(now),
             *(_with_change(each.gpu_hours, now) for each in self.advice.replayed),
         ]
 
@@ -144,7 +145,7 @@ class AdviceWords:
         now = self.advice.gpu_hours * cost
         return [
             "cost",
-            f"{now:,.0f}",
+            _amount(now),
             *(_with_change(each.gpu_hours * cost, now) for each in self.advice.replayed),
         ]
 
@@ -163,7 +164,7 @@ class AdviceWords:
             return "Too little is recorded to say who could share" if unknown else "None may share"
         if advice.replayed:
             part = 1 - advice.replayed[LIKELY].gpu_hours / advice.gpu_hours
-            saved = f"{100 * part:.0f} % of {advice.gpu_hours:,.0f} GPU hours"
+            saved = f"{100 * part:.0f} % of {_amount(advice.gpu_hours)} GPU hours"
             return f"Sharing would likely save {saved}"
         return f"{moment.gpus[LIKELY]:,} of {moment.gpus_now:,} GPUs are likely to be enough"
 
@@ -174,12 +175,12 @@ class AdviceWords:
         jobs, gpus = number(moment.jobs, "job"), number(moment.gpus_now, "GPU")
         if likely >= moment.gpus_now:
             return (
-                f"At the busiest moment{self._when()}, {jobs} had {gpus}: of none is enough known, "
-                f"or allowed, to share {at_most}."
+                f"At the busiest moment{self._when()}, {jobs} had {gpus}. None of them may share "
+                f"{at_most}, or too little is recorded of them."
             )
         proof = (
             "no fewer are possible for these numbers, proven"
-            if moment.gpus == moment.bounds
+            if moment.proven
             else f"proven: no fewer than {moment.bounds[LIKELY]:,}"
         )
         return (
@@ -238,7 +239,7 @@ class AdviceWords:
             " + ".join(map(gib, partners.memory_mib)),
             ranges,
             "yes" if partners.sure else "",
-            f"{partners.shared_hours:,.0f}" if self.advice.replayed else f"{partners.at_once:,}",
+            _amount(partners.shared_hours) if self.advice.replayed else f"{partners.at_once:,}",
         ]
 
     def _others(self) -> Iterator[RenderableType]:
@@ -294,7 +295,7 @@ class AdviceWords:
     def hours(self, hours: float, kinds: Sequence[int]) -> str:
         """Return an amount of work: GPU hours, or jobs without times."""
         if self.advice.work.timed:
-            return f"{hours:,.0f} GPU h"
+            return f"{_amount(hours)} GPU h"
         return number(int(self.advice.work.runs[list(kinds)].sum()), "job")
 
     def reason(self, obstacle: Obstacle) -> str:
@@ -381,8 +382,13 @@ class AdviceWords:
         }
 
 
+def _amount(value: float) -> str:
+    """Return a figure without digits that nobody needs."""
+    return f"{value:,.0f}" if value >= _LARGE or value == int(value) else f"{value:.2g}"
+
+
 def _with_change(value: float, now: float) -> str:
     """Return a figure, and its change in per cent."""
     change = (value - now) / now if now else 0.0
     sign = "±" if abs(change) < _NOTHING else "+" if change > 0 else "−"
-    return f"{value:,.0f} ({sign}{abs(change):.0%})".replace("%", " %")
+    return f"{_amount(value)} ({sign}{abs(change):.0%})".replace("%", " %")

@@ -47,7 +47,7 @@ METRICS: Final = ("gpu_util", "mem_util", "sm_active", "dram_active", "sm_occupa
 """The figures of a workload's profile that records hold."""
 
 MOST_KINDS: Final = 1_500
-"""Of more kinds of work, those of fewest hours are merged by user."""
+"""Of more kinds of work, those of fewest hours are merged."""
 
 _OTHERS: Final = "others"
 
@@ -165,7 +165,9 @@ def work_of(
     )
     keys = ["user", "name", "gpus", "nodes", "gpu_model", "service"]
     jobs, merged = _without_rare(jobs, keys)
-    omissions.append(Omission(merged, "names of work", "are merged by user, those of fewest hours"))
+    omissions.append(
+        Omission(merged, "kinds of work", "have the fewest hours and count as one, called others")
+    )
     groups = jobs.groupby(keys, sort=False)
     kind = groups.ngroup().to_numpy(np.int64)
     found = _kinds(groups, cards or {})
@@ -176,14 +178,17 @@ def work_of(
 
 
 def _without_rare(jobs: pd.DataFrame, keys: list[str]) -> tuple[pd.DataFrame, int]:
-    """Return the jobs with one name for the rarest work of each user, and how many had another."""
+    """Return the jobs with one name and no user for the rarest kinds, and how many these were."""
     hours = jobs.groupby(keys, sort=False)["hours"].transform("sum")
     groups = jobs.groupby(keys, sort=False).ngroup()
     by_kind = hours.groupby(groups).first().sort_values(ascending=False, kind="stable")
     if len(by_kind) <= MOST_KINDS:
         return jobs, 0
     rare = groups.isin(by_kind.index[MOST_KINDS:])
-    return jobs.assign(name=jobs["name"].where(~rare, _OTHERS)), len(by_kind) - MOST_KINDS
+    merged = jobs.assign(
+        name=jobs["name"].where(~rare, _OTHERS), user=jobs["user"].where(~rare, "")
+    )
+    return merged, len(by_kind) - MOST_KINDS
 
 
 def _models(names: pd.Series[str]) -> pd.Series[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import combinations
 from statistics import NormalDist
 
@@ -303,7 +304,7 @@ def test_the_rarest_of_many_kinds_are_merged_and_said_to_be(advise):
     rows = "".join(f"{k},a,x{k},1,X,80000,0,{100 + k},20000,0.1\n" for k in range(MOST_KINDS + 100))
     data = advise(RUNS + rows)
     assert data["kinds"] == MOST_KINDS + 1
-    assert {"number": 100, "what": "names of work"}.items() <= data["left_out"][0].items()
+    assert {"number": 100, "what": "kinds of work"}.items() <= data["left_out"][0].items()
     assert data["sharing"]["likely"]["gpus_needed"] == (MOST_KINDS + 100) / 2
 
 
@@ -359,10 +360,10 @@ def test_since_leaves_out_what_ended_before(advise):
     [
         (
             ["--since", "yesterday"],
-            "--since: must be a time like 2026-11-01 or 30d, got 'yesterday'",
+            "argument --since: must be a time like 2026-11-01, 30d or 12h, got 'yesterday'",
         ),
         (["--gsla", "0.5"], "argument --gsla: must be >= 1, got '0.5'"),
-        (["--gpu-model", ":5"], "argument --gpu-model: must be MODEL or MODEL:MIB, got ':5'"),
+        (["--gpu-memory", "A100"], "argument --gpu-memory: must be MODEL=MIB, got 'A100'"),
         (["--form", "sacctt"], "--form: must be one of"),
         (["--cost-per-gpu-hour", "-1"], "argument --cost-per-gpu-hour: must be >= 0, got '-1'"),
     ],
@@ -378,6 +379,40 @@ def test_bad_options_are_one_line(tmp_path, capsys, options, told):
     error = capsys.readouterr().err
     assert told in error
     assert "Traceback" not in error
+
+
+def test_the_order_of_files_does_not_matter(tmp_path, capsys):
+    jobs, series = tmp_path / "jobs.csv", tmp_path / "series.csv"
+    jobs.write_text("job,user,gpus,card_mib,start_s,end_s\na,ann,8,80000,0,500000\n")
+    series.write_text(
+        "job,gpus,start_s,end_s,samples,memory_max_mib,gpu_util_mean\na,1,0,60,9,5000,0.2\n"
+    )
+    found = []
+    for files in ([jobs, series], [series, jobs]):
+        assert main(["advise", *map(str, files), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        found.append((data["now"], data["may_not_share"]))
+    assert found[0] == found[1]
+    assert found[0][0]["gpus"] == 8
+
+
+def test_a_form_that_no_reader_knows_is_one_line(tmp_path, capsys):
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    assert main(["advise", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"dovetail: {path}: must be of a form that is read, named with --form: ")
+    assert "sacct" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_few_hours_are_shown_with_their_digits(tmp_path, capsys):
+    path = tmp_path / "records.csv"
+    path.write_text(RUNS + "1,a,x,1,X,80000,0,900,3,0.1\n2,b,y,1,X,80000,0,900,4,0.1\n")
+    assert main(["advise", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "15 min" in out
+    assert re.search(r"GPU hours +0\.5 ", out)
 
 
 def test_the_terminal_is_80_columns_and_says_what_is_proven_and_what_is_not(tmp_path, capsys):
