@@ -171,7 +171,7 @@ def test_a_part_of_the_round_gives_the_same_answer_as_all_of_it(seed):
         gsla = draw.choice([math.inf, draw.uniform(1.0, 3.0)])
         workers = draw.choice([1, 1, 2])
         state.pending[number] = Job(
-            number, f"j{number}", draw.randrange(3), workers, 100.0, 0.0, gsla
+            number, f"j{number}", draw.randrange(3), workers, 100.0, 0.0, gsla=gsla
         )
     for _ in range(10):
         starts = any_starts(draw, state)
