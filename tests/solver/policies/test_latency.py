@@ -120,7 +120,10 @@ def test_behind_a_job_its_tail_is_the_largest_of_its_pairs():
 
 def test_a_draft_counts_what_it_has_started():
     state = state_of({"slowdown": [1.1, 1.1], "p99": [1.6, 1.6]})
-    first, second = Job(0, "j0", A, 1, 10.0, 0.0, gsla=1.5, latency=True), Job(1, "j1", B, 1, 10.0, 0.0)
+    first, second = (
+        Job(0, "j0", A, 1, 10.0, 0.0, gsla=1.5, latency=True),
+        Job(1, "j1", B, 1, 10.0, 0.0),
+    )
     draft = Draft(state)
     draft.start(first, [0])
     assert not draft.has_room(0, second)
