@@ -15,6 +15,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -106,14 +108,13 @@ def _ways(
                 yield allowed, capped
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _ReplayedJob:
-    """A job that runs: its kind, work left in seconds alone, pace, and its co-runner."""
+    """A job that has a cap and runs: its kind, work left in seconds alone, pace, and its co-runner."""
 
     job: int
     kind: int
     left_s: float
-    capped: bool
     since_s: float
     slowdown: float = 1.0
     partner: _ReplayedJob | None = None
@@ -122,6 +123,8 @@ class _ReplayedJob:
 
 
 class _Replay:
+    """Jobs that have a cap, moment by moment. No other job shares, so those run as they did."""
+
     def __init__(
         self,
         work: Work,
@@ -136,29 +139,47 @@ class _Replay:
         self._alone = np.where(self._capped, alone, 1.0)
         self._ends: list[tuple[float, int, int, _ReplayedJob]] = []
         self._single: dict[int, dict[int, _ReplayedJob]] = defaultdict(dict)
-        self._in_use = self._most = 0
+        self._in_use = 0
+        self._changes: list[tuple[float, int]] = []
         self._hours = self._weighted = self._held = 0.0
         self._now = float(work.begin_s.min())
         self._shared: dict[tuple[int, int], float] = defaultdict(float)
 
     def run(self) -> Replayed:
-        order = np.argsort(self._work.begin_s, kind="stable")
-        begins = self._work.begin_s[order]
-        cuts = np.flatnonzero(np.diff(begins)) + 1
-        for batch in np.split(order, cuts):
+        for at, jobs in self._starts():
             self._budget.check()
-            at = float(self._work.begin_s[batch[0]])
             self._finish_until(at)
             self._move_to(at)
-            self._start([self._fresh(job, at) for job in batch.tolist()])
+            self._start([self._fresh(job, at) for job in jobs])
         self._finish_until(np.inf)
-        mean = self._weighted / self._held if self._held else 1.0
-        return Replayed(self._hours, self._most, dict(self._shared), mean)
+        return self._with_others()
+
+    def _starts(self) -> Iterator[tuple[float, list[int]]]:
+        """Yield the moments at which jobs with a cap start, and these jobs."""
+        capped = np.flatnonzero(self._capped[self._work.kind])
+        order = capped[np.argsort(self._work.begin_s[capped], kind="stable")]
+        begins = self._work.begin_s[order].tolist()
+        for at, each in groupby(zip(begins, order.tolist(), strict=True), itemgetter(0)):
+            yield at, [job for _, job in each]
+
+    def _with_others(self) -> Replayed:
+        """Return what the replay came to, with the jobs that have no cap and run as they did."""
+        others = np.flatnonzero(~self._capped[self._work.kind])
+        gpus = self._work.gpus[self._work.kind[others]]
+        begin_s, end_s = self._work.begin_s[others], self._work.end_s[others]
+        held = float(gpus @ (end_s - begin_s))
+        total = self._held + held
+        mean = (self._weighted + held) / total if total else 1.0
+        times = np.concatenate([[at for at, _ in self._changes], begin_s, end_s])
+        changes = np.concatenate([[by for _, by in self._changes], gpus, -gpus])
+        return Replayed(
+            self._hours + held / _HOUR_S, _most_at_once(times, changes), dict(self._shared), mean
+        )
 
     def _fresh(self, job: int, at: float) -> _ReplayedJob:
         kind = int(self._work.kind[job])
         seconds = float(self._work.end_s[job] - self._work.begin_s[job])
-        return _ReplayedJob(job, kind, seconds, bool(self._capped[kind]), at, begun_s=at)
+        return _ReplayedJob(job, kind, seconds, at, begun_s=at)
 
     def _move_to(self, at: float) -> None:
         self._hours += self._in_use * (at - self._now) / _HOUR_S
@@ -170,39 +191,30 @@ class _Replay:
         for run in runs:
             by_gpus[int(self._work.gpus[run.kind])].append(run)
         for gpus, fresh in by_gpus.items():
-            able = any(run.capped for run in fresh)
-            single = [run for run in self._single[gpus].values() if run.capped] if able else []
-            for run, other in self._matched(fresh, single):
+            single = self._single[gpus]
+            for run, other in self._matched(fresh, [*single.values()]):
                 if other is None:
                     self._use(gpus)
-                    self._single[gpus][run.job] = run
+                    single[run.job] = run
                     self._pace(run, self._alone[run.kind])
                 else:
-                    self._join(gpus, run, other, other in single)
+                    self._join(gpus, run, other, other.job in single)
 
     def _matched(
         self, fresh: list[_ReplayedJob], single: list[_ReplayedJob]
-    ) -> list[tuple[_ReplayedJob, _ReplayedJob | None]]:
-        able = [run for run in fresh if run.capped]
-        alone: list[tuple[_ReplayedJob, _ReplayedJob | None]] = [
-            (run, None) for run in fresh if not run.capped
-        ]
-        if not able:
-            return alone
-        if len(able) == 1:
-            return [*alone, (able[0], self._best(able[0], single))]
-        runs = [*able, *single]
+    ) -> Iterator[tuple[_ReplayedJob, _ReplayedJob | None]]:
+        """Yield each new job, or one of two, with its co-runner."""
+        if len(fresh) == 1:
+            yield fresh[0], self._best(fresh[0], single)
+            return
+        runs = [*fresh, *single]
         kinds = np.array([run.kind for run in runs], np.int64)
-        new = np.arange(len(runs)) < len(able)
+        new = np.arange(len(runs)) < len(fresh)
         mate = fewest_gpus(kinds, self._allowed, self._beside, self._budget, new).mate
-        found: list[tuple[_ReplayedJob, _ReplayedJob | None]] = []
-        for k, run in enumerate(able):
+        for k, run in enumerate(fresh):
             other = int(mate[k])
-            if other == k:
-                found.append((run, None))
-            elif other > k:
-                found.append((run, runs[other]))
-        return [*alone, *found]
+            if other >= k:
+                yield run, runs[other] if other > k else None
 
     def _best(self, run: _ReplayedJob, single: list[_ReplayedJob]) -> _ReplayedJob | None:
         """Return the running job beside which both are slowed least."""
@@ -226,7 +238,7 @@ class _Replay:
 
     def _use(self, gpus: int) -> None:
         self._in_use += gpus
-        self._most = max(self._most, self._in_use)
+        self._changes.append((self._now, gpus))
 
     def _pace(self, run: _ReplayedJob, slowdown: float) -> None:
         """Let a job go on at another pace from now on."""
@@ -252,7 +264,7 @@ class _Replay:
         other = run.partner
         if other is None:
             del self._single[gpus][run.job]
-            self._in_use -= gpus
+            self._use(-gpus)
             return
         pair = (min(run.kind, other.kind), max(run.kind, other.kind))
         together = self._now - max(run.begun_s, other.begun_s)
@@ -260,3 +272,8 @@ class _Replay:
         run.partner = other.partner = None
         self._single[gpus][other.job] = other
         self._pace(other, self._alone[other.kind])
+
+
+def _most_at_once(times_s: Floats, changes: Floats) -> int:
+    """Return the most GPUs in use: what ends at a moment does so before what begins."""
+    return int(np.cumsum(changes[np.lexsort((changes, times_s))]).max())
