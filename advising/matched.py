@@ -64,16 +64,23 @@ def fewest_gpus(
     if new is not None:
         may &= new[:, None] | new[None, :]
     np.fill_diagonal(may, False)
-    if not may.any():
+    able = np.flatnonzero(may.any(axis=1))
+    if not len(able):
         return FewestGpus(alone, 0, 0)
+    if len(able) < count:
+        found = fewest_gpus(
+            kinds[able], allowed, slowdown, budget, None if new is None else new[able]
+        )
+        alone[able] = able[found.mate]
+        return found._replace(mate=alone)
     beside = slowdown[np.ix_(kinds, kinds)].astype(np.float64)
     total = np.where(may, beside + beside.T - 2, 0.0)
     # A pair less is never worth the slowdowns that it would save.
     weight = 1 / (2 * max(count * float(total.max()), 1.0))
     value = np.where(may, 1 - weight * total, -np.inf)
-    found = match_pairs(value, np.zeros(count), time_limit=budget)
-    mate = np.where(found.mate < 0, alone, found.mate)
+    matching = match_pairs(value, np.zeros(count), time_limit=budget)
+    mate = np.where(matching.mate < 0, alone, matching.mate)
     pairs = int((mate != alone).sum() // 2)
     # The value of k pairs is above k - 1/2.
-    most = count // 2 if found.bound is None else int(np.ceil(found.bound - 0.5))
+    most = count // 2 if matching.bound is None else int(np.ceil(matching.bound - 0.5))
     return FewestGpus(np.asarray(mate, np.int64), pairs, max(pairs, min(most, count // 2)))

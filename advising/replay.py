@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advising.matched import fewest_gpus
-from dovetail.advising.sharing import KindPairs, alone_at_half, has_partner
+from dovetail.advising.sharing import KindPairs, has_partner
 from dovetail.advising.work import Bools, Floats, Work
 from dovetail.formulations.budget import Budget
 
@@ -82,7 +82,7 @@ def replay(
     OutOfTimeError
         When the budget is spent.
     """
-    alone, beside = alone_at_half(work, case), tables[case].slowdown
+    alone, beside = tables[case].at_half, tables[case].slowdown
     found = [
         _Replay(work, allowed, capped, beside, alone, budget).run()
         for allowed, capped in _ways(work, case, tables, limit)
@@ -96,12 +96,12 @@ def _ways(
     """Yield which kinds may share and which have a cap from their start, each choice once."""
     yield np.zeros_like(tables[case].allowed), np.zeros(len(work.gpus), np.bool_)
     seen = set()
-    for cautious, table in enumerate(tables[: case + 1]):
-        allowed, feared = table.allowed & tables[case].allowed, alone_at_half(work, cautious)
+    for table in tables[: case + 1]:
+        allowed = table.allowed & tables[case].allowed
         able = has_partner(work, allowed)
         for rule in RULES:
             with np.errstate(invalid="ignore"):
-                capped = able & (feared <= min(rule, limit))
+                capped = able & (table.at_half <= min(rule, limit))
             key = capped.tobytes(), allowed[np.ix_(capped, capped)].tobytes()
             if capped.any() and key not in seen:
                 seen.add(key)
@@ -110,7 +110,7 @@ def _ways(
 
 @dataclass(slots=True, eq=False)
 class _ReplayedJob:
-    """A job that has a cap and runs: its kind, work left in seconds alone, pace, and its co-runner."""
+    """A running job with a cap: kind, work left in seconds alone, pace, and co-runner."""
 
     job: int
     kind: int

@@ -54,12 +54,16 @@ class KindPairs:
     slowdown : (kinds, kinds) float
         The slowdown of the first kind at that split; at the least one if none is within the limit;
         NaN if unknown.
+    at_half : (kinds,) float
+        The slowdown of each kind that runs alone with half of the SMs; NaN if unknown, or if it
+        fits beside none in any case.
     """
 
     fits: Bools
     allowed: Bools
     split: NDArray[np.int8]
     slowdown: NDArray[np.float32]
+    at_half: Floats
 
 
 def pairs_of(
@@ -80,10 +84,10 @@ def pairs_of(
     shape = fits.shape
     allowed, split = np.zeros(shape, np.bool_), np.zeros(shape, np.int8)
     slowdown = np.full(shape, np.nan, np.float32)
-    model = _CasePredictor(work, case)
     mirrored = np.array([splits.index((other, own)) for own, other in splits], np.int8)
     # Pairs that may share in any case: their slowdowns are told for all.
     asked = (fits | _fits(work, CASES.index("high"))) & work.used[:, None] & work.used[None, :]
+    model = _CasePredictor(work, case, np.flatnonzero(asked.any(axis=1)))
     first, second = np.nonzero(np.triu(asked))
     for start in range(0, len(first), _ROWS_AT_ONCE):
         budget.check()
@@ -97,7 +101,7 @@ def pairs_of(
     if case == CASES.index("low"):
         # No record tells a service's tail latency: it shares with services only.
         allowed &= work.service[:, None] == work.service[None, :]
-    return KindPairs(fits, allowed, split, slowdown)
+    return KindPairs(fits, allowed, split, slowdown, model.at_half())
 
 
 def in_each_case(work: Work, pairs: Ints, shares: Ints) -> Floats:
@@ -115,8 +119,9 @@ def in_each_case(work: Work, pairs: Ints, shares: Ints) -> Floats:
     (3, pairs, 2) float
         For each of ``CASES``.
     """
-    every = range(len(CASES))
-    return np.stack([_CasePredictor(work, case).slowdowns(pairs, shares) for case in every])
+    kinds = np.unique(pairs)
+    models = [_CasePredictor(work, case, kinds) for case in range(len(CASES))]
+    return np.stack([model.slowdowns(pairs, shares) for model in models])
 
 
 def _best_split(
@@ -140,15 +145,22 @@ def _best_split(
 
 
 class _CasePredictor:
-    """The law of MPS for the kinds of some work in a case."""
+    """The law of MPS for some kinds of the work in a case."""
 
-    def __init__(self, work: Work, case: int) -> None:
-        self._case = case
-        known = np.flatnonzero(work.used)
+    def __init__(self, work: Work, case: int, kinds: Ints) -> None:
+        self._case, self._kinds = case, kinds
         self._place = np.full(len(work.used), -1)
-        self._place[known] = np.arange(len(known))
-        self._workloads = {str(kind): _workload(work, case, kind) for kind in known.tolist()}
+        self._place[kinds] = np.arange(len(kinds))
+        self._workloads = {str(kind): _workload(work, case, kind) for kind in kinds.tolist()}
         self._law = KernelsPredictor(confidence=CONFIDENCE)
+
+    def at_half(self) -> Floats:
+        """Return the slowdown of each kind alone with half of the SMs; NaN for other kinds."""
+        found = np.full(len(self._place), np.nan)
+        demand = ranges(profiles(self._workloads))
+        of_case = demand.worst if self._case == CASES.index("low") else demand.likely
+        found[self._kinds] = roofline(of_case, np.full(len(self._kinds), 50))
+        return found
 
     def slowdowns(self, pairs: Ints, shares: Ints) -> Floats:
         """Return the slowdowns of pairs of kinds with these shares, shape (pairs, 2)."""
@@ -168,17 +180,6 @@ def _workload(work: Work, case: int, kind: int) -> Workload:
     if kernels is not None:
         known = {**kernels.model_dump(exclude_none=True), **known}
     return Workload.from_data({"memory_mib": 0.0, "metrics": known})
-
-
-def alone_at_half(work: Work, case: int) -> Floats:
-    """Return the slowdown of each kind that runs alone with half of the SMs; NaN if unknown."""
-    known = np.flatnonzero(work.used)
-    found = np.full(len(work.used), np.nan)
-    workloads = {str(kind): _workload(work, case, kind) for kind in known.tolist()}
-    demand = ranges(profiles(workloads))
-    of_case = demand.worst if case == CASES.index("low") else demand.likely
-    found[known] = roofline(of_case, np.full(len(known), 50))
-    return found
 
 
 def has_partner(work: Work, allowed: Bools) -> Bools:
