@@ -107,7 +107,7 @@ class _Check:
         for start, end, present in _segments(stays, -math.inf, math.inf):
             if end <= start:
                 continue
-            memory = sum(self._mode(stay)[0] for stay in present)
+            memory = sum(self._need_mib(stay, gpu) for stay in present)
             shares = [_share(stay, gpu) for stay in present]
             caps = sum(share for share in shares if share is not None and share != IDLE)
             if len(present) > rules.max_jobs_per_gpu:
@@ -249,12 +249,18 @@ class _Check:
     def _place(self, stay: Stay) -> int:
         return self._truth.place[self._trace.jobs[stay.job].workload or ""]
 
+    def _need_mib(self, stay: Stay, gpu: int) -> float:
+        percent = self._workload(stay).memory_percent
+        if percent is None:
+            return self._mode(stay)[0]
+        return percent * max(0.0, self._machines.memory_mib[gpu]) / 100
+
     def _mode(self, stay: Stay) -> tuple[float, float]:
         """Return the memory of a worker, and what its sub-batch multiplies slowdowns with."""
         workload, overhead = self._workload(stay), self._world.cluster.per_process_mib
         batch = workload.batch
         if batch is None or not stay.mode:
-            return workload.memory_mib + overhead, 1.0
+            return (workload.memory_mib or 0.0) + overhead, 1.0
         size = batch.size >> stay.mode
         stretch = iteration_s(batch, size) / iteration_s(batch, batch.size)
         return batch.fixed_mib + batch.mib_per_sample * size + overhead, stretch

@@ -435,6 +435,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "upper": "The upper bound of `predicted`; absent for estimates without one.",
         "predicted_by": "Origin of `predicted`, such as `measured 3 times` or `estimate ...`.",
         "memory_mib": "Memory limit of a rank, MiB, as submitted.",
+        "memory_percent": "Or in per cent of what its device offers to jobs, as submitted.",
         "memory_used_mib": "The most memory that a rank was seen to use in this run, MiB.",
         "walltime_s": "Longest time of a run, s; null for no limit.",
         "retries": "Number of restarts after failures.",

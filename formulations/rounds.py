@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, across, ranges
 from dovetail.formulations.hosts import KnownHosts, RoundHosts
 from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
-from dovetail.formulations.rules import Mode, modes, most_bound, room_mib, slowdown_alone
+from dovetail.formulations.rules import (
+    Mode,
+    fit_together,
+    modes,
+    most_bound,
+    room_mib,
+    slowdown_alone,
+)
 from dovetail.formulations.slowdowns import KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Cluster, Instance, Workload
@@ -112,11 +119,22 @@ class Machines:
 
     @cached_property
     def memory_by_model(self) -> list[tuple[float, float]]:
-        """The least and the most memory that jobs may need on a GPU of each model, in MiB."""
+        """The memory of the smallest and of the largest GPU of each model, without the reserve."""
         held: list[list[float]] = [[] for _ in self.models]
         for model, memory in zip(self.model, self.memory_mib, strict=True):
             held[model].append(memory)
-        return [(room_mib(min(memory)), room_mib(max(memory))) for memory in held]
+        return [(min(memory), max(memory)) for memory in held]
+
+    def all_hold(self, model: int, ways: Sequence[Mode]) -> bool:
+        """Return whether every GPU of a model has the memory for workers in these modes.
+
+        If the smallest GPU has it, all have: percentages leave more MiB on a larger one.
+        """
+        return fit_together(ways, self.memory_by_model[model][0])
+
+    def some_hold(self, model: int, ways: Sequence[Mode]) -> bool:
+        """Return whether some GPU of a model has the memory for workers in these modes."""
+        return fit_together(ways, self.memory_by_model[model][1])
 
 
 @dataclass(frozen=True)

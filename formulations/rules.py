@@ -19,7 +19,7 @@ code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -40,29 +40,26 @@ def room_mib(memory_mib: Figures) -> Figures:
     return memory_mib + MEMORY_TOLERANCE_MIB
 
 
-def largest_gang(
-    cluster: Cluster, need_mib: float, together: int = 1, one_each: bool = False
-) -> int:
+def largest_gang(cluster: Cluster, way: Mode, together: int = 1, one_each: bool = False) -> int:
     """Return how many workers of a job fit on the GPUs of one model at most, one per GPU.
 
     Parameters
     ----------
     cluster : Cluster
         The cluster.
-    need_mib : float
-        The need of one worker without the cluster's ``per_process_mib``.
+    way : Mode
+        How its workers run.
     together : int
         How many workers must be on a node together.
     one_each : bool
         Whether a node may have only one such group of workers.
     """
-    need_mib += cluster.per_process_mib
     fitting: Counter[str] = Counter()
     for node in cluster.nodes:
         gpus = Counter(
             gpu.model
             for gpu in node.devices
-            if need_mib <= room_mib(gpu.memory_mib - cluster.reserve_mib)
+            if fit_together([way], gpu.memory_mib - cluster.reserve_mib)
         )
         for model, number in gpus.items():
             groups = number // together
@@ -158,6 +155,15 @@ class Mode(NamedTuple):
     memory_mib: float
     slowdown_factor: float
     memory_part: float = 0.0
+
+    def need_mib(self, offered_mib: float) -> float:
+        """Return the memory of one worker on a GPU that offers this much to jobs, in MiB."""
+        return self.memory_mib + self.memory_part * max(0.0, offered_mib)
+
+
+def fit_together(ways: Iterable[Mode], offered_mib: float) -> bool:
+    """Return whether workers in these modes fit on a GPU that offers this much memory to jobs."""
+    return sum([way.need_mib(offered_mib) for way in ways]) <= room_mib(offered_mib)
 
 
 def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:

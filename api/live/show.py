@@ -94,7 +94,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
         *_isolation(job),
         ("walltime", _time(job.walltime_s)),
-        ("memory limit", "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"),
+        ("memory limit", _memory_limit(job)),
         ("retries", str(job.retries or "")),
         ("grace", lasting(job.grace_s)),
         ("checkpoint", _checkpoint(job)),
@@ -114,6 +114,12 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("errors", _path(job, job.error)),
     )
     yield from (fact for fact in facts if fact[1])
+
+
+def _memory_limit(job: JobView) -> str:
+    if job.memory_percent is not None:
+        return f"{job.memory_percent:.15g} % of its GPU a worker"
+    return "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"
 
 
 def _isolation(job: JobView) -> Iterator[tuple[str, str]]:

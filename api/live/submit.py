@@ -78,6 +78,7 @@ DESCRIBING: Final = (
     ),
     option("--nice N", "priority among your jobs, -20 to 20: lower ones start first", _nice, "0"),
     option("--memory-mib MIB", "memory limit of a worker", finite),
+    option("--memory-percent P", "or in per cent of what its GPU offers to jobs", finite),
     option("--estimate TIME", "expected run time alone: 90, 15m, 2h, 1d", duration),
     option("--walltime TIME", "end it after this time", duration),
     option("--retries N", "start it again up to N times if it fails", whole(0), "0"),
@@ -144,7 +145,8 @@ _MOST_LABEL: Final = 60
 _FIELDS: Final = {
     **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
     **{name: name for name in ("workers_per_node", "workers_together")},
-    **{name: name for name in ("isolation", "nice", "memory_mib", "retries", "output", "error")},
+    **{name: name for name in ("isolation", "nice", "retries", "output", "error")},
+    **{name: name for name in ("memory_mib", "memory_percent")},
     "estimate": "estimate_s",
     "walltime": "walltime_s",
     "grace": "grace_s",

@@ -121,7 +121,7 @@ class LucidAsRun:
 
     def _cost(self, now: State, job: state.Job, residents: Sequence[state.Job], gpu: int) -> float:
         score = sum(self.scores[one.workload] for one in (job, *residents))
-        memory = sum(now.needs_mib(one) for one in (job, *residents)) / GUARD_MIB
+        memory = now.used_mib(gpu, (job, *residents)) / GUARD_MIB
         most = now.machines.memory_mib[gpu] / GUARD_MIB
         full = len(residents) > 1 or score > 2 or memory > most - 1
         return math.inf if residents and full else score * most + memory

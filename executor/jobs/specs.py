@@ -227,6 +227,8 @@ class JobSpec(Record):
     memory_mib : float, optional
         Device memory of one rank, which becomes its limit. If omitted, the job runs alone until its
         workload has a profile, which gives the memory.
+    memory_percent : float, optional
+        Or this memory in per cent of what its device offers to jobs.
     estimate_s : float, optional
         Seconds it is expected to run alone.
     walltime_s : float, optional
@@ -282,6 +284,7 @@ class JobSpec(Record):
     nice: Annotated[StrictInt, Field(ge=-MOST_NICE, le=MOST_NICE)] = 0
     isolation: Literal["blocks"] | None = None
     memory_mib: Positive | None = None
+    memory_percent: Annotated[Positive, Field(le=100)] | None = None
     estimate_s: Positive | None = None
     walltime_s: Positive | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
@@ -305,6 +308,13 @@ class JobSpec(Record):
         check_node_rule(self.workers, self.workers_per_node, self.workers_together)
         return self
 
+    @model_validator(mode="after")
+    def _one_memory(self) -> Self:
+        if self.memory_mib is not None and self.memory_percent is not None:
+            got = f"{self.memory_percent:.15g}"
+            raise rule_broken("memory_percent", f"must not be given with memory_mib, got {got}")
+        return self
+
     @property
     def together(self) -> int:
         """How many ranks must be on a node together; 1 if each may be on any node."""
@@ -318,13 +328,17 @@ class JobSpec(Record):
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return a copy with other values in the named fields, checked like a new record.
 
-        Unchanged fields stay the same objects, because jobs of an array share long words.
+        Unchanged fields stay the same objects, because jobs of an array share long words. Memory in
+        MiB replaces that in per cent, and the other way round.
 
         Raises
         ------
         InputError
             If the changed record breaks a rule.
         """
+        for one, other in (_MEMORY, _MEMORY[::-1]):
+            if changes.get(one) is not None:
+                changes = {other: None, **changes}
         checked = self.replace(**changes)
         return self.model_copy(update={name: getattr(checked, name) for name in changes})
 
@@ -358,6 +372,8 @@ class JobSpec(Record):
             raise rule_broken("", f"must have a group, the iterations done, got {shown(pattern)}")
         return pattern
 
+
+_MEMORY: Final = ("memory_mib", "memory_percent")
 
 FIXED: Final = (
     "owner",

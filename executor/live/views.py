@@ -102,6 +102,7 @@ class JobView:
     upper: float | None = None
     predicted_by: str = ""
     memory_mib: float | None = None
+    memory_percent: float | None = None
     memory_used_mib: float | None = None
     walltime_s: float | None = None
     retries: int = 0

@@ -411,7 +411,7 @@ class SimulatedNode:
 
     def _usage(self, gpu: int) -> Usage:
         state = self._cluster.state
-        memory = {job.id: state.needs_mib(job) for job in state.residents[gpu]}
+        memory = {job.id: state.used_mib(gpu, [job]) for job in state.residents[gpu]}
         energy_j = self._cluster.energy_j(gpu)
         return Usage(
             state.now,

@@ -374,8 +374,7 @@ class SimulatedCluster:
         state = self.state
         job = start.job
         residents = state.residents[gpu]
-        need = state.modes[job.workload][start.mode].memory_mib
-        need += sum(state.needs_mib(other) for other in residents)
+        need = state.need_mib(gpu, job.workload, start.mode) + state.used_mib(gpu, residents)
         if need > room_mib(state.machines.memory_mib[gpu]):
             return residents or [job]
         mine: Member = (job.workload, start.shares[k] if start.shares else None)

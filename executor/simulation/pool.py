@@ -15,7 +15,7 @@ from dovetail.executor.second_opinion import malformed, unlawful, violations
 from dovetail.executor.simulation.cluster import FINISH, FIRST_KIND, SimulatedCluster
 from dovetail.executor.simulation.history import Ending, History, JobTimes, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.formulations.rules import largest_gang, room_mib, seat_refusal
+from dovetail.formulations.rules import fit_together, largest_gang, modes, seat_refusal
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
@@ -104,8 +104,8 @@ class SimulatedPool:
             list(map(JobTimes, trace.columns.duration_s.tolist())),
             gpus=len(self.state.machines),
         )
-        self._room_mib = np.array([room_mib(mib) for mib in self.state.machines.memory_mib])
         self._model = np.array(self.state.machines.model)
+        self._able_of: dict[int, NDArray[np.bool_]] = {}
         self._arrived = 0
         self._left = len(self._jobs)
         self._wish = 0
@@ -332,14 +332,22 @@ class SimulatedPool:
         state, machines = self.state, self.state.machines
         if self._idle_s is None:
             self._idle_s = self._cluster.idle_s()
-        usable = state.modes[job.workload][0].memory_mib <= self._room_mib
+        usable = self._able(job.workload)
         if state.down:
-            usable &= ~np.isin(machines.node, list(state.down))
+            usable = usable & ~np.isin(machines.node, list(state.down))
         free = [self._idle_s[usable & (self._model == k)] for k in range(len(machines.models))]
         nth = job.workers - 1
         return min(
             [float(np.partition(s, nth)[nth]) for s in free if nth < len(s)], default=math.inf
         )
+
+    def _able(self, workload: int) -> NDArray[np.bool_]:
+        """Return which GPUs have the memory for a worker of a workload."""
+        if workload not in self._able_of:
+            way = [self.state.modes[workload][0]]
+            held = {mib: fit_together(way, mib) for mib in set(self.state.machines.memory_mib)}
+            self._able_of[workload] = np.array([held[m] for m in self.state.machines.memory_mib])
+        return self._able_of[workload]
 
     # Beginning and end.
 
@@ -400,7 +408,8 @@ class SimulatedPool:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
             one_each = job.workers_per_node is not None
-            most = largest(workload.memory_mib or 0.0, job.together, one_each)
+            way = modes(workload, rules.per_process_mib)[0]
+            most = largest(way, job.together, one_each)
             if job.workers > most:
                 groups = f" in groups of {job.together} on a node" if job.together > 1 else ""
                 rule = (

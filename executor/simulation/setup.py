@@ -13,7 +13,7 @@ from dovetail.executor.simulation.beliefs import Beliefs, Exact
 from dovetail.executor.simulation.history import History
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.pool import SimulatedPool, simulate
-from dovetail.formulations.rules import largest_gang
+from dovetail.formulations.rules import largest_gang, modes
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.instances.traces.draws import with_gslas, with_workloads
@@ -120,7 +120,9 @@ class Setup:
         """
         known = self.world.workloads
         names = self.workloads or tuple(known)
-        largest = {k: largest_gang(self.world.cluster, known[k].memory_mib or 0.0) for k in known}
+        cluster = self.world.cluster
+        ways = {name: modes(one, cluster.per_process_mib)[0] for name, one in known.items()}
+        largest = {name: largest_gang(cluster, way) for name, way in ways.items()}
         workers = trace.columns.workers
         fitting = {
             count: tuple(name for name in names if count <= largest.get(name, 0)) or names

@@ -109,7 +109,10 @@ class SuggestionRound(NamedTuple):
         if not found:
             raise InputError(f"must have a GPU of model {gpu_model!r}", "cluster", instance.name)
         compiled = Round.of(instance)
-        least = np.minimum.reduceat(compiled.variants.memory_mib, compiled.first_variant[:-1])
+        of_model = compiled.classes.model == compiled.models.index(gpu_model)
+        offered = compiled.classes.memory_mib[of_model].min(keepdims=True)
+        need = compiled.variants.need_mib(np.arange(len(compiled.variants))[None], offered)[0]
+        least = np.minimum.reduceat(need, compiled.first_variant[:-1])
         jobs = tuple(
             QueuedGang(
                 job.workload,
@@ -120,9 +123,7 @@ class SuggestionRound(NamedTuple):
             )
             for job, memory in zip(instance.jobs, least.tolist(), strict=True)
         )
-        of_model = compiled.classes.model == compiled.models.index(gpu_model)
-        room = room_mib(float(compiled.classes.memory_mib[of_model].min()))
-        return cls(jobs, len(found), room, instance.workloads)
+        return cls(jobs, len(found), room_mib(float(offered[0])), instance.workloads)
 
 
 class Suggestion(NamedTuple):

@@ -151,7 +151,7 @@ def _fullness(draft: Draft, node: int) -> float:
 
 
 def _used_mib(draft: Draft, gpu: int) -> float:
-    return sum([draft.state.needs_mib(job) for job in draft.residents(gpu)])
+    return draft.state.used_mib(gpu, draft.residents(gpu))
 
 
 Groups = dict[tuple[int, int, int, bool, float], list[Job]]

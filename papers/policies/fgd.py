@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats
-from dovetail.formulations.rules import room_mib
+from dovetail.formulations.rules import Mode, room_mib
 from dovetail.papers.policies.open_gpus import OpenGpus, by_node
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -90,7 +90,8 @@ class Fragments:
     def __init__(self, draft: Draft, mix: Counter[_Task]) -> None:
         state, machines = draft.state, draft.state.machines
         self._state = state
-        self._room_mib = np.array([room_mib(memory) for memory in machines.memory_mib])
+        self._offered_mib = np.array(machines.memory_mib)
+        self._room_mib = room_mib(self._offered_mib)
         self._places = np.array(machines.most_jobs)
         self._free_mib = self._room_mib.copy()
         for job, gpus in draft.placed():
@@ -101,13 +102,14 @@ class Fragments:
         self._has_gpus = np.flatnonzero(self._size)
         self._first = first[self._has_gpus]
         self._place_on_node = np.arange(len(machines)) - first[self._node]
-        self._need_mib = np.array([state.modes[workload][0].memory_mib for workload, _ in mix])
+        needs = [self._need(state.modes[workload][0]) for workload, _ in mix]
+        self._need_mib = np.array(needs).reshape(len(mix), len(machines))
         self._workers = np.array([workers for _, workers in mix])
         self._part = np.array([*mix.values()]) / mix.total()
 
     def take(self, job: Job, gpus: Sequence[int]) -> None:
         """Add a job to the occupancy."""
-        self._free_mib[list(gpus)] -= self._state.needs_mib(job)
+        self._free_mib[list(gpus)] -= self._need_of(job)[list(gpus)]
         self._places[list(gpus)] -= 1
 
     def growth(self, job: Job, joined: Bools) -> Floats:
@@ -115,22 +117,29 @@ class Fragments:
 
         ``joined`` are the GPUs, on all nodes, that it would use.
         """
-        return self._expected(self._state.needs_mib(job), joined) - self._expected()
+        return self._expected(self._need_of(job), joined) - self._expected()
 
     def growth_by_gpu(self, job: Job) -> Floats:
         """Return the growth of a node's expected fragmentation by a worker on each of its GPUs."""
         found, before = np.zeros(len(self._node)), self._expected()
         for place in range(int(self._size.max())):
             joined = self._place_on_node == place
-            after = self._expected(self._state.needs_mib(job), joined)
+            after = self._expected(self._need_of(job), joined)
             found[joined] = (after - before)[self._node[joined]]
         return found
 
-    def _expected(self, need_mib: float = 0.0, joined: Bools | bool = False) -> Floats:
+    def _need_of(self, job: Job) -> Floats:
+        return self._need(self._state.modes[job.workload][job.mode])
+
+    def _need(self, way: Mode) -> Floats:
+        """Return the memory of a worker in a mode on each GPU."""
+        return np.asarray(way.memory_mib + way.memory_part * np.maximum(self._offered_mib, 0.0))
+
+    def _expected(self, need_mib: Floats | float = 0.0, joined: Bools | bool = False) -> Floats:
         """Return the expected fragmentation of each node, in GPUs, if a job joined some GPUs."""
         free, places = self._free_mib - need_mib * joined, self._places - joined
         left = free / self._room_mib
-        has_room = ((places > 0) & (self._need_mib[:, None] <= free)).astype(np.float64)
+        has_room = ((places > 0) & (self._need_mib <= free)).astype(np.float64)
         fits = self._by_node(has_room) >= np.minimum(self._workers[:, None], self._size)
         usable = fits * self._by_node(has_room * left)
         return np.asarray(self._by_node(left) - self._part @ usable, dtype=np.float64)

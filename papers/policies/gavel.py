@@ -14,6 +14,7 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.formulations.arrays import Floats
+from dovetail.formulations.rules import room_mib
 from dovetail.instances.slowdowns.slowdown_table import UNCAPPED
 from dovetail.papers.policies.rearrange import (
     Group,
@@ -295,12 +296,15 @@ def combinations(
     """Return the jobs alone and the pairs that may run on each GPU model."""
     found = []
     pairs = pairs and state.machines.fewest_jobs > 1
-    for model, (least, most) in enumerate(state.machines.memory_by_model):
-        speed = state.speed[model]
-        fitting = [kind for kind in kinds if _needs(state, kind) <= most]
+    for model, speed in enumerate(state.speed):
+        fitting = [
+            kind
+            for kind in kinds
+            if state.machines.some_hold(model, state.modes[kind.workload][:1])
+        ]
         found += [JobsOnModel(model, (kind,), (speed[kind.workload],)) for kind in fitting]
         if pairs:
-            found += _pairs(state, fitting, {k: len(kinds[k]) for k in fitting}, model, least)
+            found += _pairs(state, fitting, {k: len(kinds[k]) for k in fitting}, model)
     return found
 
 
@@ -309,16 +313,16 @@ def _pairs(
     kinds: Sequence[ProgramKind],
     count: Mapping[ProgramKind, int],
     model: int,
-    memory: float,
 ) -> list[JobsOnModel]:
     rows = state.predicted.rows[model][state.predicted.caps_place[UNCAPPED]]
-    speed = state.speed[model]
+    speed, offered = state.speed[model], state.machines.memory_by_model[model][0]
+    needs = [state.modes[kind.workload][0].need_mib(offered) for kind in kinds]
     offers: dict[ProgramKind, list[tuple[float, JobsOnModel]]] = defaultdict(list)
     for k, a in enumerate(kinds):
-        for b in kinds[k:]:
+        for b, need in zip(kinds[k:], needs[k:], strict=True):
             if a.workers != b.workers or (a == b and count[a] < 2):
                 continue
-            if _needs(state, a) + _needs(state, b) > memory:
+            if needs[k] + need > room_mib(offered):
                 continue
             if (model, a.workload, b.workload) in state.clashes:
                 continue
@@ -424,10 +428,6 @@ def _most(gain: Floats, matrix: csr_array, bound: Floats) -> Floats:
     """Maximise gain x over x >= 0 with matrix x <= bound; HiGHS, without integer variables."""
     found = milp(-gain, constraints=LinearConstraint(matrix, ub=bound))
     return np.asarray(found.x, dtype=np.float64)
-
-
-def _needs(state: State, kind: ProgramKind) -> float:
-    return state.modes[kind.workload][0].memory_mib
 
 
 def _equal_speed(state: State, kind: ProgramKind, gpus: Sequence[int]) -> float:

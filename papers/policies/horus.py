@@ -69,7 +69,6 @@ class Horus:
         util = sum([utilisation(state, other.workload) for other in together])
         if residents and util > self.most_util:
             return math.inf
-        memory = sum([state.needs_mib(other) for other in together])
-        used = memory / state.machines.memory_mib[gpu]
+        used = state.used_mib(gpu, together) / state.machines.memory_mib[gpu]
         distance = (util - 1) * _OVERCOMMITTED_WEIGHT if util > 1 else 1 - util
         return _MEMORY_WEIGHT * used + distance + len(residents)

@@ -267,7 +267,6 @@ class _Efficiency:
     def __init__(self, state: State) -> None:
         self._state = state
         self._stages = [stages(workload) for workload in state.workloads]
-        self._memory = state.machines.memory_by_model
         self._found: dict[tuple[GroupingKind, ...], Mapping[int, float]] = {}
         self._matchings: dict[
             tuple[tuple[GroupingKind, ...], ...], list[tuple[int, int, float]]
@@ -325,7 +324,8 @@ class _Efficiency:
     def _by_model(self, kinds: tuple[GroupingKind, ...]) -> Mapping[int, float]:
         if kinds not in self._found:
             stays = [kind.model for kind in kinds if kind.model >= 0]
-            models = range(len(self._memory)) if not stays else stays if len(stays) == 1 else []
+            every = range(len(self._state.machines.models))
+            models = every if not stays else stays if len(stays) == 1 else []
             workloads = tuple(kind.workload for kind in kinds)
             values = {m: self._on(m, workloads) for m in models if self._may_share(m, kinds)}
             self._found[kinds] = {m: v for m, v in values.items() if v is not None}
@@ -333,9 +333,9 @@ class _Efficiency:
 
     def _may_share(self, model: int, kinds: tuple[GroupingKind, ...]) -> bool:
         state = self._state
-        need = sum(state.modes[kind.workload][0].memory_mib for kind in kinds)
+        ways = [state.modes[kind.workload][0] for kind in kinds]
         return (
-            need <= self._memory[model][0]
+            state.machines.all_hold(model, ways)
             and all(
                 (model, a, b) not in state.clashes and not math.isnan(self._slowdown(model, a, b))
                 for (a, *_), (b, *_) in combinations(kinds, 2)

@@ -103,10 +103,10 @@ def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
     ``left`` is updated.
     """
     groups = []
-    memory = state.machines.memory_by_model
+    holds = state.machines.some_hold
     for job in jobs:
-        need = state.modes[job.workload][0].memory_mib
-        models = [m for m, free in enumerate(left) if free >= job.workers and need <= memory[m][1]]
+        way = state.modes[job.workload][:1]
+        models = [m for m, free in enumerate(left) if free >= job.workers and holds(m, way)]
         if models:
             model = max(models, key=lambda m: state.speed[m][job.workload])
             left[model] -= job.workers

@@ -130,10 +130,9 @@ def _gains(state: State, groups: Sequence[Group], others: Sequence[Job]) -> Floa
 def _gain(state: State, model: int, mine: _Sharing, theirs: _Sharing) -> float:
     """Return the sum of two jobs' normalised throughputs on a GPU, minus one; 0: may not share."""
     a, b = mine[0], theirs[0]
-    need = state.modes[a][0].memory_mib + state.modes[b][0].memory_mib
     rows = state.predicted.rows[model][state.predicted.caps_place[UNCAPPED]]
     together = 1 / rows[a][b] + 1 / rows[b][a]
-    fits = need <= state.machines.memory_by_model[model][0]
+    fits = state.machines.all_hold(model, [state.modes[a][0], state.modes[b][0]])
     if not (fits and together > 1) or (model, a, b) in state.clashes:
         return 0.0
     kept = state.tails_kept(model, [Sharer(*mine), Sharer(*theirs)])

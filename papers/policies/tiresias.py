@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from operator import itemgetter
 
-from dovetail.formulations.rules import room_mib
+from dovetail.formulations.rules import fit_together
 from dovetail.papers.policies.rearrange import gpus_by_model
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
@@ -151,7 +151,6 @@ def _model_for(state: State, job: Job, free: list[int]) -> int | None:
 
 
 def _holds(state: State, model: int, job: Job) -> bool:
-    need = state.modes[job.workload][0].memory_mib
-    machines = state.machines
-    room = [room_mib(machines.memory_mib[g]) for g, m in enumerate(machines.model) if m == model]
-    return sum(need <= each for each in room) >= job.workers
+    machines, way = state.machines, state.modes[job.workload][:1]
+    offered = [machines.memory_mib[g] for g, m in enumerate(machines.model) if m == model]
+    return sum([fit_together(way, mib) for mib in offered]) >= job.workers

@@ -314,12 +314,24 @@ class BelievedSlowdowns(KnownSlowdowns):
         return bool((self._slowdown < 1).any())
 
     @cached_property
-    def least_modes(self) -> Floats:
-        """The least memory and slowdown factor of each workload's modes, (workloads, 2)."""
-        ways = [
-            [(mode.memory_mib, mode.slowdown_factor) for mode in of] for of in self._state.modes
-        ]
-        return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
+    def least_factor(self) -> Floats:
+        """The least slowdown factor of each workload's modes, (workloads,)."""
+        factors = [min(mode.slowdown_factor for mode in of) for of in self._state.modes]
+        return np.array(factors, dtype=np.float64)
+
+    def least_need_mib(self, workload: Ints, offered_mib: Floats) -> Floats:
+        """Return the least memory of workers of these workloads on GPUs, (gpus, workloads).
+
+        ``offered_mib`` is what each GPU offers to jobs.
+        """
+        need, part = self._least_memory[workload].T
+        return np.asarray(need + part * np.maximum(offered_mib, 0.0)[:, None])
+
+    @cached_property
+    def _least_memory(self) -> Floats:
+        """The least memory of each workload's modes in MiB and as a part, (workloads, 2)."""
+        ways = [min((mode.memory_mib, mode.memory_part) for mode in of) for of in self._state.modes]
+        return np.array(ways, dtype=np.float64).reshape(-1, 2)
 
     def beside_uncapped(
         self, model: Ints, there: Ints, joining: Ints

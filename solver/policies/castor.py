@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
-from dovetail.formulations.rules import room_mib
+from dovetail.formulations.rules import Mode, room_mib
 from dovetail.formulations.values import SHORTER_BY, mean_completion
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus, idle_gpus_of
@@ -123,14 +123,15 @@ class HostJob(NamedTuple):
         The factor of its sub-batch.
     gpus : list of int
         The GPUs that it has to itself.
-    free_mib : float
-        The least free memory of these GPUs.
+    memory_mib, free_mib : float
+        The memory of the smallest of these GPUs, and how much of it is free.
     """
 
     job: Job
     model: int
     slowdown_factor: float
     gpus: list[int]
+    memory_mib: float
     free_mib: float
 
 
@@ -244,13 +245,14 @@ class _Round:
         """Return the best score of each host and pending job, and its mode, (H, P) each."""
         state, queue = self._state, self._queue
         pairs = Pairs.of(state, queue, hosts)
-        free = np.array([[host.free_mib] for host in hosts])
+        offered, free = np.array([[host.memory_mib, host.free_mib] for host in hosts]).T[..., None]
         scores = np.full(pairs.joining.shape, np.inf)
         modes = np.zeros(scores.shape, dtype=np.int64)
         for k in range(self._mode_count):
-            need, slowdown_factor = _mode(state, queue, k)
+            need, part, slowdown_factor = _mode(state, queue, k)
+            fits = need + part * np.maximum(offered, 0.0) <= free
             score = self._rule(pairs, hosts, slowdown_factor)
-            better = (need <= free) & (slowdown_factor <= pairs.most_factor) & (score < scores)
+            better = fits & (slowdown_factor <= pairs.most_factor) & (score < scores)
             scores[better], modes[better] = score[better], k
         if state.machines.rules.gang_sharing == "whole":
             scores[~self._whole(hosts)] = np.inf
@@ -264,8 +266,9 @@ class _Round:
         if not gpus:
             return None
         way = self._state.modes[job.workload][mode]
-        free = min([machines.memory_mib[gpu] for gpu in gpus]) - way.memory_mib
-        return HostJob(job, machines.model[gpus[0]], way.slowdown_factor, gpus, room_mib(free))
+        least = min([machines.memory_mib[gpu] for gpu in gpus])
+        free = room_mib(least - way.need_mib(least))
+        return HostJob(job, machines.model[gpus[0]], way.slowdown_factor, gpus, least, free)
 
     def _whole(self, hosts: Sequence[HostJob]) -> Bools:
         workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])
@@ -347,12 +350,17 @@ def _most_stretch(state: State, queue: PendingJobs, hosts: Sequence[HostJob]) ->
     return np.where(kept, most, 0.0)
 
 
-def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats]:
-    """Return memory and slowdown factor of each pending job in a mode; infinite if it has none."""
-    none = (np.inf, np.inf)
-    rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]
-    table = np.array(rows, dtype=np.float64)[queue.workload]
-    return table[:, 0], table[:, 1]
+def _mode(state: State, queue: PendingJobs, mode: int) -> tuple[Floats, Floats, Floats]:
+    """Return the memory of each pending job in a mode, and its slowdown factor.
+
+    The memory is in MiB and as a part of what the GPU offers; MiB and factor are infinite for jobs
+    without the mode.
+    """
+    none = Mode(None, np.inf, np.inf)
+    rows = [ways[mode] if mode < len(ways) else none for ways in state.modes]
+    table = [(way.memory_mib, way.memory_part, way.slowdown_factor) for way in rows]
+    need, part, slowdown_factor = np.array(table, dtype=np.float64)[queue.workload].T
+    return need, part, slowdown_factor
 
 
 def _without_clashes(state: State) -> Floats:

@@ -26,7 +26,7 @@ import numpy as np
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.completion import Forecast
 from dovetail.formulations.programs.placement import tightest_first
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.instances.slowdowns.shares import NO_CAP
 from dovetail.solver.pairing.matching import match_pairs
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
@@ -151,14 +151,14 @@ class _Inputs(NamedTuple):
         """The largest bound that each job accepts."""
         return np.asarray(most_bound(self.jobs.gsla))
 
-    @property
-    def memory_mib(self) -> Floats:
-        """The memory of a worker of each job."""
-        return np.asarray(self.book.least_modes[self.jobs.workload, 0])
+    def memory_mib(self, model: int) -> tuple[Floats, float]:
+        """Return the memory of a worker of each job on a GPU of a model, and that of the GPU.
 
-    def room_mib(self, model: int) -> float:
-        """Return the memory of the GPUs of a model, which are all alike."""
-        return self.state.machines.memory_by_model[model][1]
+        The GPUs of a model are all alike.
+        """
+        offered = np.array(self.state.machines.memory_by_model[model][1:])
+        need = self.book.least_need_mib(self.jobs.workload, offered)[0]
+        return need, float(room_mib(offered)[0])
 
 
 class _Beside(NamedTuple):
@@ -230,7 +230,7 @@ class _OnIdle(NamedTuple):
         state, jobs, forecast, book, last_s = inputs
         model = state.machines.model[gpu]
         speed = np.array(state.speed[model])[jobs.workload]
-        memory, room = inputs.memory_mib, inputs.room_mib(model)
+        memory, room = inputs.memory_mib(model)
         work, due = jobs.work_s / speed, forecast.start_s + jobs.seconds
         rent = jobs.workers * (forecast.prices.until(due) - forecast.prices.until(forecast.start_s))
 

@@ -246,8 +246,8 @@ class Draft:
         residents = self.residents(gpu)
         if len(residents) >= min(machines.most_jobs[gpu], 2 if state.capped_sets else math.inf):
             return False
-        need = state.modes[job.workload][mode].memory_mib
-        need += sum(state.modes[o.workload][self._mode(o)].memory_mib for o in residents)
+        need = state.need_mib(gpu, job.workload, mode)
+        need += sum(state.need_mib(gpu, o.workload, self._mode(o)) for o in residents)
         if need > room_mib(machines.memory_mib[gpu]):
             return False
         model = machines.model[gpu]

@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.completion import Forecast
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import Mode, most_bound, room_mib
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.queue_columns import (
     QueueColumns,
@@ -29,8 +29,9 @@ class There(NamedTuple):
     """Running jobs without a cap, the only ones on the GPUs of their hosts, (n,) each.
 
     ``gpus`` is how many of their ``held`` GPUs may be joined, ``now`` their measured slowdown,
-    ``factor`` and ``memory_mib`` those of their sub-batch, ``accepted`` the largest bound that they
-    accept, and ``speed`` that of all workloads there, (n, workloads).
+    ``factor`` and ``memory_mib`` those of their sub-batch (on the largest GPU of the model, which
+    offers ``offered_mib``), ``accepted`` the largest bound that they accept, and ``speed`` that of
+    all workloads there, (n, workloads).
     """
 
     model: Ints
@@ -42,6 +43,7 @@ class There(NamedTuple):
     now: Floats
     factor: Floats
     memory_mib: Floats
+    offered_mib: Floats
     accepted: Floats
     latency: Bools
     speed: Floats
@@ -54,6 +56,7 @@ class There(NamedTuple):
         workload, speed = ints_of("workload", jobs), np.array(state.speed)[model]
         own = speed[np.arange(len(jobs)), workload]
         modes = [state.modes[job.workload][job.mode] for job in jobs]
+        offered = [state.machines.memory_by_model[k][1] for k in model.tolist()]
         return cls(
             model=model,
             workload=workload,
@@ -63,7 +66,8 @@ class There(NamedTuple):
             left_s=remaining_work(jobs, state.now) / own,
             now=own / floats_of("rate", jobs),
             factor=np.array([mode.slowdown_factor for mode in modes], dtype=np.float64),
-            memory_mib=np.array([mode.memory_mib for mode in modes], dtype=np.float64),
+            memory_mib=np.array(list(map(Mode.need_mib, modes, offered)), dtype=np.float64),
+            offered_mib=np.array(offered, dtype=np.float64),
             accepted=most_bound(floats_of("gsla", jobs)),
             latency=np.array([job.latency for job in jobs], dtype=bool),
             speed=speed,
@@ -120,7 +124,7 @@ class Joins(NamedTuple):
         # As in a round, a measured slowdown is the least with others, too (``candidates.listing``).
         parted = np.maximum(theirs * factor, now)
         theirs = np.where(gpus < held, parted, theirs * np.maximum(factor, now))
-        least = book.least_modes[jobs.workload, 1]
+        least = book.least_factor[jobs.workload]
         mine = mine * least
         work = jobs.work_s / there.speed[:, jobs.workload]
         whole = mine * work
@@ -129,7 +133,7 @@ class Joins(NamedTuple):
         after = (least * book.at_last[jobs.workload].T[share])[:, None]
         last = np.minimum(whole, first + np.maximum(0.0, work - first / mine) * after)
         last = np.where(jobs.workers > gpus, whole, last)
-        may = _may_share(state, there, jobs, book)
+        may = _may_share(there, jobs, book)
         may &= np.maximum(np.where(now * left <= last_s, end, -np.inf), last) <= last_s
         lost = there.weight[:, None] * (now * left - end) + held * (until(now * left) - until(end))
         paid = np.minimum(0.0, until(end) - until(np.maximum(end, last)))
@@ -137,11 +141,11 @@ class Joins(NamedTuple):
         return cls(share, gain, paid, np.minimum(0.0, lost), due, rent, last, end)
 
 
-def _may_share(state: State, there: There, jobs: QueueColumns, book: BelievedSlowdowns) -> Bools:
+def _may_share(there: There, jobs: QueueColumns, book: BelievedSlowdowns) -> Bools:
     """Return who may share by memory and gSLAs in the best mode, (splits, hosts, jobs)."""
-    memory_mib, factor = book.least_modes[jobs.workload].T
-    room = np.array(state.machines.memory_by_model)[there.model, 1]
-    may = (there.memory_mib[:, None] + memory_mib <= room[:, None])[None]
+    factor = book.least_factor[jobs.workload]
+    need_mib = there.memory_mib[:, None] + book.least_need_mib(jobs.workload, there.offered_mib)
+    may = (need_mib <= room_mib(there.offered_mib)[:, None])[None]
     asked, latency = most_bound(jobs.gsla), latency_of(jobs)
     for tails in (False, True):
         mine, theirs = latency == tails, there.latency == tails

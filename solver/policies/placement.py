@@ -52,8 +52,8 @@ def _idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int) -> 
     if draft.idle_total < count:
         return None
     machines = draft.state.machines
-    need = draft.state.modes[job.workload][mode].memory_mib
-    if len(machines.models) == 1 and need <= machines.memory_by_model[0][0]:
+    way = draft.state.modes[job.workload][mode]
+    if len(machines.models) == 1 and machines.all_hold(0, [way]):
         return _chosen(job, draft.idle_count, count, draft.idle_on, machines)
 
     def fitting(node: int) -> list[int]:

@@ -72,11 +72,10 @@ def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:
 
 def _usable(state: State, job: Job, model: int) -> Sequence[int]:
     machines = state.machines
-    need = state.modes[job.workload][0].memory_mib
     return [
         gpu
         for gpu in range(len(machines))
         if machines.model[gpu] == model
-        and machines.memory_mib[gpu] >= need
+        and machines.memory_mib[gpu] >= state.need_mib(gpu, job.workload, 0)
         and machines.node[gpu] not in state.down
     ]

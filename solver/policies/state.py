@@ -8,7 +8,7 @@ are estimates, progress and rates are what any monitor would measure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -21,7 +21,7 @@ from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.rounds import Machines
 from dovetail.formulations.rules import Mode, modes, most_bound, slowdown_at_last, tail_bounds
 from dovetail.formulations.slowdowns import KnownSets
-from dovetail.instances._record import IDLE, AnyShare, field_path
+from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
@@ -247,7 +247,6 @@ class State:
         if self.instance.cluster.assumed is not None:
             rule = "only plans use declared slowdowns; policies and simulations need entries"
             raise InputError(rule, "cluster.assumed")
-        _refuse_percentages(self.instance)
         self.machines = Machines(self.instance.cluster)
         self.names: tuple[str, ...] = tuple(self.instance.workloads)
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
@@ -376,15 +375,11 @@ class State:
         """The modes of each workload, the full batch first; indexed by ``Job.mode``."""
         return [modes(w, self.machines.rules.per_process_mib) for w in self.workloads]
 
-    def needs_mib(self, job: Job) -> float:
-        """Return the memory of one worker of a running job."""
-        return self.modes[job.workload][job.mode].memory_mib
+    def need_mib(self, gpu: int, workload: int, mode: int) -> float:
+        """Return the memory of one worker of a workload on a GPU."""
+        way = self.modes[workload][mode]
+        return way.need_mib(self.machines.memory_mib[gpu]) if way.memory_part else way.memory_mib
 
-
-def _refuse_percentages(instance: Instance) -> None:
-    """Refuse workloads that need a percentage of a GPU: policies count in MiB."""
-    for name, workload in instance.workloads.items():
-        if workload.memory_percent is not None:
-            rule = "only plans use a percentage; policies and simulations need memory_mib"
-            path = field_path(field_path("workloads", name), "memory_percent")
-            raise InputError(rule, path)
+    def used_mib(self, gpu: int, jobs: Iterable[Job]) -> float:
+        """Return the memory of these running jobs on a GPU."""
+        return sum([self.need_mib(gpu, job.workload, job.mode) for job in jobs])

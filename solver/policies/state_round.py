@@ -15,7 +15,7 @@ from dovetail.formulations.candidates.groups import Groups
 from dovetail.formulations.hosts import KnownHosts
 from dovetail.formulations.programs.placement import seat
 from dovetail.formulations.rounds import Jobs, Round
-from dovetail.formulations.rules import most_bound
+from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.slowdowns.shares import share_code, share_of
@@ -159,12 +159,14 @@ def may_join(
                 seats[machines.model[gpus[0]], share].append(k)
     mode = [state.modes[job.workload][job.mode] for job in residents]
     slowdown_factor = np.array([each.slowdown_factor for each in mode])
-    need = np.bincount(row, [each.memory_mib for each in mode], len(hosts))
+    offered = np.array([machines.memory_by_model[machines.model[h.gpus[0]]][1] for h in hosts])
+    held = [way.need_mib(on) for way, on in zip(mode, offered[row].tolist(), strict=True)]
+    need = np.bincount(row, held, len(hosts))
     accepted = most_bound(np.array([job.gsla for job in residents]))
     asked = most_bound(jobs.gsla)
     there = np.array([job.workload for job in residents], dtype=np.int64)
     of_job = jobs.workload
-    least_need, least_stretch = book.least_modes[of_job].T
+    least_stretch = book.least_factor[of_job]
     accepts = np.zeros((len(residents), len(jobs)), dtype=bool)
     accepts[behind] = True
     for (model, share), which in seats.items():
@@ -175,9 +177,8 @@ def may_join(
             & (joining[cells] * least_stretch <= asked)
             & np.isfinite(staying[cells])  # else their slowdown is unknown
         )
-    room = np.array([machines.memory_by_model[machines.model[host.gpus[0]]][1] for host in hosts])
     # No job is slowed less by several jobs than by one of them.
-    fits = need[:, None] + least_need <= room[:, None]
+    fits = need[:, None] + book.least_need_mib(of_job, offered) <= room_mib(offered)[:, None]
     return np.asarray(fits & np.logical_and.reduceat(accepts, first))
 
 

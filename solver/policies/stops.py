@@ -247,16 +247,18 @@ class StopSearch:
         That is the smallest one that suffices; if none does, those that come last in the queue.
         """
         machines = self._state.machines
-        need_mib = self._state.modes[job.workload][0].memory_mib
-        room_mib, of = machines.gpu_room_mib, machines.model
+        room_mib, of, need_mib = machines.gpu_room_mib, machines.model, self._state.need_mib
+
+        def fits(gpu: int, model: int) -> bool:
+            return of[gpu] == model and need_mib(gpu, job.workload, 0) <= room_mib[gpu]
+
         for model in range(len(machines.models)):
-            fits = [of[gpu] == model and need_mib <= room_mib[gpu] for gpu in self._idle]
-            missing = job.workers - sum(fits)
+            missing = job.workers - sum([fits(gpu, model) for gpu in self._idle])
             if missing <= 0:
                 continue
             units, freed = list[_StopUnit](), list[int]()
             for unit in self._units_after(place):
-                gpus = sum([of[g] == model and need_mib <= room_mib[g] for g in unit.gpus])
+                gpus = sum([fits(gpu, model) for gpu in unit.gpus])
                 units.append(unit)
                 freed.append(gpus)
                 if gpus == missing:

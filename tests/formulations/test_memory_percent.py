@@ -9,9 +9,7 @@ from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Assignment, Plan
-from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.explaining.explanations import explain
-from dovetail.solver.policies.state import State
 from dovetail.solver.rounds import solve
 
 
@@ -87,9 +85,3 @@ def test_sub_batches_have_memory_of_their_own():
     assert str(error.value) == (
         "workloads.batched.memory_percent: must be absent with batch: give memory_mib"
     )
-
-
-def test_policies_refuse_a_percentage():
-    instance = lab().instance()
-    with pytest.raises(InputError, match=r"^workloads\.half\.memory_percent: only plans use"):
-        State(instance, SlowdownTable.of(instance))

@@ -79,12 +79,13 @@ def test_the_jobs_of_an_instance_with_a_workload_that_was_never_seen(data, like)
             "format": "dovetail-instance/1",
             "name": "office",
             "cluster": {"nodes": [{"id": "n", "gpus": [gpu]}]},
-            "workloads": {name: {"memory_mib": 1000}, "new": {"memory_mib": 1000}},
+            "workloads": {name: {"memory_mib": 1000}, "new": {"memory_percent": 25}},
             "jobs": [{"id": "x", "workload": name}, {"id": "y", "workload": "new", "gsla": 1.1}],
         }
     )
     pool = SuggestionRound.of_instance(instance, GPU)
     assert [(job.workload, job.gsla) for job in pool.jobs] == [(name, np.inf), ("new", 1.1)]
+    assert [job.memory_mib for job in pool.jobs] == [1000, 2000]
     (found,) = suggestions(data, GPU, like, pool, 3)
     assert set(found.workloads) == {name, "new"}
     with pytest.raises(InputError, match="GPU of model"):

@@ -120,7 +120,8 @@ def _ended_profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
 
 
 def _profiled(tracks: Tracks, track: Track, rate: Rate) -> AnyEvent:
-    memory_mib = track.memory_mib or track.run.spec.memory_mib
+    limits = [seat.memory_mib for seat in track.run.seats if seat.memory_mib is not None]
+    memory_mib = track.memory_mib or max(limits, default=None)
     if memory_mib is None:
         return _unmeasured(tracks, track, "its memory is unknown: submit it with its memory")
     track.profiled = True

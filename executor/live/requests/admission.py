@@ -11,10 +11,10 @@ from dovetail.executor.jobs.specs import FIXED, JobSpec, Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError
-from dovetail.formulations.rules import largest_gang
+from dovetail.formulations.rules import largest_gang, modes
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Cluster
+from dovetail.instances.instance import Cluster, Workload
 
 MOST_WAITING: Final = 10_000
 """Default limit on the waiting jobs of one user."""
@@ -257,7 +257,10 @@ def _refuse_too_long(spec: JobSpec, path: str) -> None:
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
     one_each = spec.workers_per_node is not None
-    most = largest_gang(cluster, spec.memory_mib or 0.0)
+    mib = (spec.memory_mib or 0.0) if spec.memory_percent is None else None
+    workload = Workload(memory_mib=mib, memory_percent=spec.memory_percent)
+    way = modes(workload, cluster.per_process_mib)[0]
+    most = largest_gang(cluster, way)
     if spec.memory_mib is not None and not most:
         kept_mib = cluster.per_process_mib + cluster.reserve_mib
         sizes = [gpu.memory_mib - kept_mib for node in cluster.nodes for gpu in node.devices]
@@ -267,7 +270,7 @@ def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
     if spec.workers > most:
         rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
         raise InputError(rule, f"{path}workers")
-    most = largest_gang(cluster, spec.memory_mib or 0.0, spec.together, one_each)
+    most = largest_gang(cluster, way, spec.together, one_each)
     if spec.workers > most:
         rule = f"must let {spec.workers} workers start; the nodes hold {most} in groups of"
         name = "workers_per_node" if one_each else "workers_together"

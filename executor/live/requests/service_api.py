@@ -172,6 +172,7 @@ def _job_view(
         index=spec.index,
         history=tuple(StepView(**step._asdict()) for step in job.history) if history else (),
         memory_mib=spec.memory_mib,
+        memory_percent=spec.memory_percent,
         **seen._asdict(),
     )
 
@@ -192,8 +193,8 @@ _FOR_OTHERS: Final = (
     ),
     *("waiting_for", "submitted_s", "since_s", "started_s", "ended_s", "runs", "run", "gpus"),
     *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
-    *("memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s", "stops_apart_s"),
-    *("public_log", "held", "awaits"),
+    *("memory_percent", "memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s"),
+    *("stops_apart_s", "public_log", "held", "awaits"),
 )
 
 

@@ -39,8 +39,8 @@ class Category(NamedTuple):
         The owner of the jobs; -1 for jobs that run alone.
     workload : str
         The name in the repository; empty for jobs that run alone.
-    need_mib : float
-        Memory of one worker.
+    need_mib, need_percent : float
+        Memory of one worker: in MiB, or if it has one, in per cent of what a device offers.
     job : str
         Id of the only job of this category, if that is separated from another job; otherwise empty.
     isolation : {"", "latency", "best-effort"}
@@ -52,6 +52,7 @@ class Category(NamedTuple):
     uid: int
     workload: str
     need_mib: float
+    need_percent: float = 0.0
     job: str = ""
     isolation: Literal["", "latency", "best-effort"] = ""
     promised: bool = False
@@ -70,7 +71,9 @@ class Category(NamedTuple):
             special.append("gSLA")
         if self.isolation:
             special.append(f"isolated, {self.isolation}")
-        if self.need_mib != usual_mib:
+        if self.need_percent:
+            special.append(f"{self.need_percent:.15g} %")
+        elif self.need_mib != usual_mib:
             special.append(f"{self.need_mib:.15g} MiB")
         return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
@@ -225,8 +228,12 @@ class CategoryState:
             if label in found:
                 label = f"{label} (user {category.uid})"
             made = known or Workload(memory_mib=0.0)
-            behind = "blocks" if category.isolation == "best-effort" else None
-            found[label] = made.replace(memory_mib=category.need_mib, isolation=behind)
+            percent = category.need_percent or None
+            found[label] = made.replace(
+                memory_mib=category.need_mib if percent is None else None,
+                memory_percent=percent,
+                isolation="blocks" if category.isolation == "best-effort" else None,
+            )
         return found
 
     def _of_categories(self, view: Instance) -> BeliefTable:

@@ -24,7 +24,7 @@ from typing import Final
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import Run, Seat, WorkloadKey
+from dovetail.executor.jobs.specs import JobSpec, Run, Seat, WorkloadKey
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.live import Live
@@ -183,7 +183,7 @@ def _run(view: PolicyView, start: Start) -> Run:
     live, gpu_ids = view.machine.jobs[start.job.id], view.state.machines.gpu_ids
     shares = start.shares or (None,) * start.job.workers
     seats = tuple(
-        Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
+        Seat(gpu=gpu_ids[gpu], share=share, memory_mib=_limit_mib(view, live.spec, gpu))
         for gpu, share in zip(start.gpus, shares, strict=True)
     )
     role = view.beliefs.isolation(live)
@@ -195,6 +195,18 @@ def _run(view: PolicyView, start: Start) -> Run:
         seats=seats,
         isolated=role == "latency" or alone or IDLE in shares,
     )
+
+
+def _limit_mib(view: PolicyView, spec: JobSpec, gpu: int) -> float | None:
+    """Return the memory limit of a rank on a device; None if its owner gave none.
+
+    A percentage includes ``per_process_mib``, which a limit leaves out.
+    """
+    if spec.memory_percent is None:
+        return spec.memory_mib
+    machines = view.state.machines
+    part_mib = spec.memory_percent / 100 * machines.memory_mib[gpu]
+    return max(1.0, part_mib - machines.rules.per_process_mib)
 
 
 def stop_reason(decision: Decision, job: Job) -> str:

@@ -16,7 +16,7 @@ from dovetail.executor.live.rounds.categories import ALONE, Category, CategorySt
 from dovetail.executor.live.rounds.fair_share import most_of, taking_part
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
 from dovetail.instances._record import IDLE
-from dovetail.instances.instance import Cluster, Instance
+from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation, State
@@ -211,7 +211,8 @@ class TrackedJob:
 
 
 MEMORY_STEP_MIB: Final = 64.0
-"""Memory given by owners is rounded up to a multiple of this, so that categories stay few."""
+"""Memory given by owners is rounded up to a multiple of this, so that categories stay few;
+percentages to two decimals."""
 
 _KEPT_ALONE: Final = frozenset(
     {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
@@ -382,26 +383,33 @@ class PolicyView:
 
     def _category(self, track: TrackedJob, layout: Layout) -> Category:
         live, name = track.live, track.name
-        given, known = live.spec.memory_mib, self.beliefs.workload(name)
-        if given is None:
-            # A workload that ran once fits, however large the bound on its next run is.
-            most = max(self._sizes_mib, default=0.0)
-            need = min((known and known.memory_mib) or 0.0, most)
-        else:
-            need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+        known = self.beliefs.workload(name)
+        need, percent = self._needs(live.spec, known)
         shares = (
             self.machine.may_share(live)
             and live.state not in _KEPT_ALONE
             and live.id not in layout.closed
         )
-        if shares and known and need:
+        if shares and known and (need or percent):
             separated = any(live.id in pair for pair in self.machine.apart)
             only = live.id if separated else ""
             promised = live.spec.gsla is not None
-            return Category(
-                live.spec.owner.uid, name, need, only, self.beliefs.isolation(live), promised
-            )
+            role = self.beliefs.isolation(live)
+            return Category(live.spec.owner.uid, name, need, percent, only, role, promised)
         return Category(-1, "", self._least_device_mib(need))
+
+    def _needs(self, spec: JobSpec, known: Workload | None) -> tuple[float, float]:
+        """Return the memory of a worker in MiB, or 0 and that in per cent of what a device offers.
+
+        Both are 0 if it is unknown. A percentage fits every device alone.
+        """
+        if spec.memory_percent is not None:
+            return 0.0, math.ceil(round(100 * spec.memory_percent, 6)) / 100
+        if spec.memory_mib is not None:
+            return math.ceil(spec.memory_mib / MEMORY_STEP_MIB) * MEMORY_STEP_MIB, 0.0
+        # A workload that ran once fits, however large the bound on its next run is.
+        most = max(self._sizes_mib, default=0.0)
+        return min((known and known.memory_mib) or 0.0, most), 0.0
 
     def _least_device_mib(self, need_mib: float) -> float:
         """Return the largest memory need that fits on the same devices as this one.

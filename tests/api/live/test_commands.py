@@ -91,8 +91,9 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
     with served(home, *options) as (process, greeting):
         assert greeting == f"serving the simulated pool, 2 devices, at {home}/api.sock\n"
         assert json.loads((home / "service.json").read_text())["pid"] == process.pid
-        job = submitted(run)
+        job = submitted(run, "--memory-percent", "40")
         wait_until(lambda: view(run, job)["state"] == "profiling")
+        assert re.search("memory limit +40 % of its GPU a worker\\n", run("show", job)[1])
         process.kill()
         process.wait(timeout=LIMIT_S)
     status, _, err = run("queue")
@@ -102,6 +103,7 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
     with served(home, *options) as (process, _):
         found = view(run, job)
         assert (found["state"], found["runs"]) == ("profiling", 1)
+        assert (found["memory_mib"], found["memory_percent"]) == (None, 40)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
     assert not (home / "service.json").exists()
@@ -247,6 +249,10 @@ def test_a_job_that_waits_is_edited(simulated, run):
     )
     assert "workers: must be <= 2" in run("edit", job, "--workers", "9")[2]
     assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
+    assert run("edit", job, "--memory-percent", "40")[0] == 0
+    assert (view(run, job)["memory_mib"], view(run, job)["memory_percent"]) == (None, 40)
+    assert run("edit", job, "--memory-mib", "400")[0] == 0
+    assert (view(run, job)["memory_mib"], view(run, job)["memory_percent"]) == (400, None)
     # Options may stand before or behind the job, and what is behind -- is the command.
     assert run("edit", job, "--nice", "3", "--", "train", "--nice", "4")[0] == 0
     assert (view(run, job)["nice"], view(run, job)["command"]) == (3, ["train", "--nice", "4"])

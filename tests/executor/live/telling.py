@@ -21,7 +21,8 @@ def spec(workload="vision", owner=ANN, **changes):
 
 def run_of(job, gpus, share=None):
     """Return the next run of a job."""
-    seats = tuple(Seat(gpu=gpu, share=share) for gpu in gpus)
+    limit = job.spec.memory_mib
+    seats = tuple(Seat(gpu=gpu, share=share, memory_mib=limit) for gpu in gpus)
     return Run(id=f"{job.id}.{job.runs + 1}", job=job.id, spec=job.spec, seats=seats)
 
 

@@ -25,6 +25,7 @@ from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
 from dovetail.executor.live.rounds.policy_view import PolicyView
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 from dovetail.instances.metrics import Metrics
 from dovetail.solver.policies import Start, policy_named
@@ -624,6 +625,52 @@ def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     (placed,) = place(view, [start(view, large, "g0")], {})
     assert placed.run.seats[0].memory_mib == 32001.0
     assert "g0: memory: " in refusal(view, [start(view, small, "g0")], {})
+
+
+def test_a_percentage_is_of_the_device_on_which_the_job_starts():
+    # The devices offer 39,000 and 19,000 MiB; 300 of a worker's memory are its process's.
+    story = known_story()
+    jobs = [story.submit(memory_percent=p) for p in (50, 33.333, 50.01, 50)]
+    gigs = story.submit(memory_mib=19000.0)
+    devices = [{"id": f"g{k}", "model": MODEL, "memory_mib": 40000 - 20000 * k} for k in range(2)]
+    rules = {"reserve_mib": 1000, "per_process_mib": 300, "uncapped": True}
+    beliefs = Beliefs(repository(together("vision", "vision", (1.1, 1.1))))
+    on = Cluster.from_data({"nodes": [{"id": "n0", "gpus": devices}], **rules})
+    view = view_of(story.machine, on, beliefs)
+    half, third, more, other = jobs
+    needs = [view.state.workloads[seen(view, job).workload].memory_percent for job in jobs]
+    assert needs == [50, 33.34, 50.01, 50]
+    limits = {
+        (job.id, gpu): place(view, [start(view, job, gpu)], {})[0].run.seats[0].memory_mib
+        for job, gpu in ((half, "g0"), (third, "g1"))
+    }
+    assert limits == pytest.approx({(half.id, "g0"): 19200.0, (third.id, "g1"): 6033.27})
+    # 19,500 MiB of g0 and 12,665.4 of g1 are left; 19,008 + 300 are what the last one needs.
+    assert "g0: memory: " in refusal(view, [start(view, more, "g0")], {})
+    assert refusal(view, [start(view, more, "g1")], {}) is None
+    assert refusal(view, [start(view, gigs, "g0")], {}) is None
+    assert "g1: memory: " in refusal(view, [start(view, gigs, "g1")], {})
+    assert refusal(view, [start(view, other, "g0")], {}) is None
+
+
+def test_jobs_that_run_alone_differ_by_no_percentage():
+    story = known_story()
+    view = world_of(story)
+    for percent in (10, 50, 100):
+        story.submit(workload="new", memory_percent=percent)
+    view.renew(story.at_s)
+    assert view.state.names == ("alone",)
+
+
+def test_a_job_has_memory_in_mib_or_in_per_cent():
+    with pytest.raises(InputError, match=r"^memory_percent: must not be given with memory_mib"):
+        spec(memory_mib=100.0).replace(memory_percent=10)
+    with pytest.raises(InputError, match=r"^memory_percent: must be <= 100, got 101"):
+        spec().replace(memory_percent=101)
+    changed = spec(memory_mib=100.0).changed({"memory_percent": 10.0})
+    assert (changed.memory_mib, changed.memory_percent) == (None, 10.0)
+    changed = changed.changed({"memory_mib": 200.0})
+    assert (changed.memory_mib, changed.memory_percent) == (200.0, None)
 
 
 def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():

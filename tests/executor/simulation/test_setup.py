@@ -14,7 +14,7 @@ from dovetail.executor.simulation.beliefs import (
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
-from dovetail.formulations.rules import largest_gang
+from dovetail.formulations.rules import largest_gang, modes
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_instance
@@ -263,7 +263,8 @@ def test_workloads_are_drawn_that_the_cluster_can_hold():
     data["workloads"] = {name: {"memory_mib": size} for name, size in sizes.items()}
     data["cluster"]["nodes"] = [{"id": "n0", "gpus": gpus}]
     made = Instance.from_data(data)
-    assert [largest_gang(made.cluster, size) for size in sizes.values()] == [3, 1, 0]
+    ways = [modes(workload, 0.0)[0] for workload in made.workloads.values()]
+    assert [largest_gang(made.cluster, way) for way in ways] == [3, 1, 0]
     jobs = trace(*((k, 1 + k % 2, 100, None) for k in range(200)))
     drawn = Setup(jobs, made).scenario(0)
     drawn.require_possible()
@@ -273,9 +274,10 @@ def test_workloads_are_drawn_that_the_cluster_can_hold():
 
 def test_reserves_count_for_what_a_cluster_can_hold():
     made = world(memory_mib=1500.0, reserve_mib=300.0, per_process_mib=200.0)
-    assert largest_gang(made.cluster, 1000.0) == 2
+    way = modes(made.workloads["a"], made.cluster.per_process_mib)[0]
+    assert largest_gang(made.cluster, way) == 2
     made = world(memory_mib=1499.0, reserve_mib=300.0, per_process_mib=200.0)
-    assert largest_gang(made.cluster, 1000.0) == 0
+    assert largest_gang(made.cluster, way) == 0
 
 
 def test_a_job_that_fits_with_no_workload_is_refused_by_its_name():

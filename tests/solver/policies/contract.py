@@ -81,6 +81,21 @@ def _world(seed):
     )
 
 
+def _with_memory(seed, memory, *sizes):
+    """Return a world whose workloads need this memory, on A100s and V100s of these sizes."""
+    data = _world(seed).to_data()
+    for workload, need in zip(data["workloads"].values(), memory, strict=True):
+        del workload["memory_mib"]
+        workload |= need
+    models = ["A100"] if not sizes else ["V100", "V100", "A100"]
+    nodes = [
+        {"id": f"n{k}", "gpu_count": 4, "gpu": {"model": model, "memory_mib": size}}
+        for k, (model, size) in enumerate(zip(models, [*sizes, 41000.0], strict=True))
+    ]
+    data["cluster"] |= {"nodes": nodes, "reserve_mib": 1000.0, "per_process_mib": 400.0}
+    return Instance.from_data(data)
+
+
 def _trace(seed, jobs=40):
     draw = np.random.default_rng(100 + seed)
     arrivals = np.cumsum(draw.exponential(20.0, jobs))
@@ -333,6 +348,30 @@ class PolicyContract:
         jobs = [(10 * k, 1 + k % 2, 600 + 50 * k, "ab"[k % 3 == 0]) for k in range(16)]
         history = run(trace(*jobs), where, policy_named(name))
         assert len(history.outcomes) == len(jobs)
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_a_percentage_is_that_many_mib(self, name, seed):
+        # Of 41,000 MiB the GPUs offer 40,000, and 400 of a worker's memory are its process's.
+        # Sixteenths are exact in both units.
+        draw = np.random.default_rng(seed)
+        percent = (6.25 * draw.integers(1, 11, len(WORKLOADS))).tolist()
+        in_percent = [{"memory_percent": p} for p in percent]
+        in_mib = [{"memory_mib": 400.0 * p - 400.0} for p in percent]
+        one, other = (
+            run(_trace(seed), _with_memory(seed, memory), policy_named(name), _options(seed))
+            for memory in (in_percent, in_mib)
+        )
+        assert one.stays == other.stays
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_percentage_is_of_each_gpu(self, name, seed):
+        # GPUs of three sizes, two of them of one model; some workloads need MiB.
+        draw = np.random.default_rng(seed)
+        memory = [{"memory_percent": float(p)} for p in draw.uniform(20, 80, 3)]
+        memory += [{"memory_mib": float(mib)} for mib in draw.uniform(1000, 8000, 2)]
+        world = _with_memory(seed, memory, 16000.0, 41000.0)
+        history = run(_trace(seed), world, policy_named(name), _options(seed))
+        assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
 
     def test_it_is_in_the_documentation(self, name):
         rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]

@@ -98,6 +98,14 @@ def test_a_job_accumulates_gradients_to_fit_with_another():
     assert finishes(alone) == [100, 109]
 
 
+def test_a_job_accumulates_gradients_beside_one_that_cannot():
+    # a needs 1,000 of 8,500 MiB and has one batch only: b takes half of its 8,000.
+    where = world(gpus=1, memory_mib=8500.0, slowdowns=[("a", "b", 1.2, 1.2)])
+    where = with_batch(where, {"b": 8000.0})
+    history = run(trace((0, 1, 100, "a"), (1, 1, 9, "b")), where, policy_named("castor"))
+    assert (history.stays[0].mode, finishes(history)) == (1, [102, 13])
+
+
 def with_half_batches(slowdowns: tuple[float, float], slowdown_factor: float) -> Instance:
     """Return a GPU on which b fits with a at half its batch, which stretches both by so much."""
     where = world(gpus=1, slowdowns=[("a", "b", *slowdowns)])
