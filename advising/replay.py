@@ -137,6 +137,7 @@ class _Replay:
         self._work, self._budget = work, budget
         self._allowed, self._capped, self._beside = allowed, capped, beside
         self._alone = np.where(self._capped, alone, 1.0)
+        self._both = np.where(allowed, beside + beside.T, np.inf)
         self._ends: list[tuple[float, int, int, _ReplayedJob]] = []
         self._single: dict[int, dict[int, _ReplayedJob]] = defaultdict(dict)
         self._in_use = 0
@@ -220,12 +221,9 @@ class _Replay:
         """Return the running job beside which both are slowed least."""
         if not single:
             return None
-        kinds = np.array([other.kind for other in single], np.int64)
-        allowed = self._allowed[run.kind, kinds]
-        if not allowed.any():
-            return None
-        total = self._beside[run.kind, kinds] + self._beside[kinds, run.kind]
-        return single[int(np.argmin(np.where(allowed, total, np.inf)))]
+        both = self._both[run.kind, [other.kind for other in single]]
+        best = int(both.argmin())
+        return single[best] if both[best] < np.inf else None
 
     def _join(self, gpus: int, run: _ReplayedJob, other: _ReplayedJob, running: bool) -> None:
         if running:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -166,10 +166,8 @@ def _with_columns(frame: pd.DataFrame | None, columns: Sequence[str]) -> pd.Data
             made[name] = np.zeros(len(given), bool) if column is None else column.to_numpy(bool)
         elif name in WORDS or name == "rack":
             none = "ended" if name == "state" else None
-            texts = [none] * len(given) if column is None else column.tolist()
-            made[name] = pd.Series(
-                [none if pd.isna(text) else str(text) for text in texts], dtype=object
-            )
+            texts = [none] * len(given) if column is None else _texts(column, none)
+            made[name] = pd.Series(texts, dtype=object)
         else:
             usual = 1.0 if name == "gpus" else np.nan
             made[name] = (
@@ -178,6 +176,12 @@ def _with_columns(frame: pd.DataFrame | None, columns: Sequence[str]) -> pd.Data
     if "job" in columns and any(job is None for job in made["job"]):
         raise ValueError("a job has no id")
     return pd.DataFrame(made, columns=list(columns))
+
+
+def _texts(column: pd.Series[Any], none: str | None) -> list[str | None]:
+    """Return the values of a column as texts, or what stands for a missing one."""
+    missing = column.isna().tolist()
+    return [none if no else str(text) for text, no in zip(column, missing, strict=True)]
 
 
 def joined(parts: Sequence[UsageRecords]) -> UsageRecords:

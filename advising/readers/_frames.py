@@ -80,7 +80,8 @@ def text_frame(
             rule = f"must have {len(header)} fields, got {len(fields)}"
             raise InputError(rule, f"line {line}", source)
         lines.append(line)
-        kept.append([fields[at] for at in wanted])
+        # Unlike lists, tuples of texts cost the garbage collector nothing.
+        kept.append(tuple([fields[at] for at in wanted]))
     return pd.DataFrame(kept, lines, [header[at] for at in wanted], dtype=object)
 
 
@@ -126,7 +127,8 @@ def numbers(
     import pandas as pd
 
     found = np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
-    empty = column.str.strip().eq("").to_numpy()
+    empty = np.isnan(found)
+    empty[empty] = [not text.strip() for text in column[empty]]
     with np.errstate(invalid="ignore"):
         fine = np.isfinite(found) & (found >= least) & (found <= most)
     limits = f">= {least:g}" if np.isinf(most) else f"from {least:g} to {most:g}"

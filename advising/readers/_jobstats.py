@@ -18,6 +18,7 @@ _EMPTY: Final = ("", "Short", "None")
 _MOST_BYTES: Final = 1 << 20
 _MOST_OF_ALL_BYTES: Final = 1 << 28
 _MIB: Final = 1 << 20
+_NUMBER: Final = (int, float)
 _PERCENT: Final = 100.0
 _MOST_MEMORY: Final = 1e15
 _FIELDS: Final = ("gpu_utilization", "gpu_used_memory", "gpu_total_memory")
@@ -113,7 +114,7 @@ def _amounts(values: Iterable[object], most: float) -> list[float]:
     """Return numbers from 0 to ``most``; raise ``ValueError`` for others."""
     found = []
     for value in values:
-        if not isinstance(value, int | float) or not 0 <= value <= most:
+        if not isinstance(value, _NUMBER) or not 0 <= value <= most:
             raise ValueError
         found.append(float(value))
     return found

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _AMOUNT: Final = re.compile(
     r"(?:^|,)gres/(gpumem|gpuutil)=([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)(?=,|$)"
 )
+_ONE_TASK: Final = (".batch", ".extern", ".interactive")
 _UNITS: Final = {unit: 1024.0**k for k, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _MIB: Final = 1024.0**2
 _SHORTEST_S: Final = 0.5
@@ -102,7 +103,7 @@ def _gpus(frame: pd.DataFrame, of_job: NDArray[np.float64]) -> NDArray[np.float6
 
 def _tasks(frame: pd.DataFrame, gpus: NDArray[np.float64], source: str) -> NDArray[np.float64]:
     """Return the number of tasks of each step, NaN if unknown; scripts and shells are one."""
-    one = frame["JobID"].str.contains(r"\.(?:batch|extern|interactive)$").to_numpy(bool)
+    one = np.array([job.endswith(_ONE_TASK) for job in frame["JobID"]], bool)
     told = numbers(frame["NTasks"], source) if "NTasks" in frame else np.full(len(frame), np.nan)
     return np.where(one | (np.isnan(told) & (gpus == 1)), 1.0, told)
 

@@ -175,7 +175,8 @@ def _job_of_each(base: pd.Series[str], is_job: NDArray[np.bool_]) -> NDArray[np.
     above = np.cumsum(is_job) - 1
     directly = (above >= 0) & (ids[np.maximum(above, 0)] == base.to_numpy())
     last = dict(zip(ids, range(len(ids)), strict=True))
-    return np.where(directly, above, base.map(last).fillna(-1).to_numpy(np.int64))
+    above[~directly] = [last.get(job, -1) for job in base[~directly]]
+    return above
 
 
 # Jobs.
