@@ -72,7 +72,8 @@ ADVISE: Final = Command(
     (
         argument(
             "FILE ...",
-            "records of jobs, nodes and utilisation (sacct, kubectl, nvidia-smi, Prometheus ...)",
+            "records of jobs, nodes and utilisation (sacct, kubectl, nvidia-smi, Prometheus ...); "
+            "or one file of models to serve (dovetail-serving/1)",
             "files",
         ),
         option("--form NAME", "the reader of all files (default: the one that recognises each)"),

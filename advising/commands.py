@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from dovetail.advising.cli import Since
+from dovetail.advising.cli import ADVISE, Since
 from dovetail.advising.reader import read_usage
+from dovetail.advising.serving.commands import advise_serving
+from dovetail.advising.serving.scenario import is_serving
 from dovetail.advising.usage import Omission, UsageRecords, joined, require_jobs
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.toolkit.files import print_either, require_separate
@@ -18,6 +20,8 @@ from dovetail.toolkit.progress import working
 
 def advise(options: Namespace) -> int:
     """Read the files and print the advice."""
+    if any(map(is_serving, options.files)):
+        return advise_serving(options, {each.field: each.usual for each in ADVISE.arguments})
     from dovetail.advising.advice import advice_for
     from dovetail.advising.words import AdviceWords
     from dovetail.advising.work import work_of

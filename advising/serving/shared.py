@@ -1,0 +1,269 @@
+"""Which servers may share a GPU at which split, from measurements or by the law of MPS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations_with_replacement, permutations
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.advising.serving.load_curves import Floats, LoadCurve
+from dovetail.advising.serving.scenario import ServedModel, Serving, TogetherRun
+from dovetail.advising.sharing import CONFIDENCE, RESERVE_MIB, SPLITS
+from dovetail.formulations.budget import Budget, require_room
+from dovetail.instances.instance import Workload
+from dovetail.predictors.kernels import KernelsPredictor
+
+SERVER_CASES: Final = ("low", "likely")
+"""The cases, by what sharing saves: bounds of the slowdowns at the loads that are promised for, and
+the slowdowns to be expected at the loads as they are."""
+
+_SPLITS: Final[Mapping[int, tuple[tuple[int, ...], ...]]] = {
+    2: SPLITS,
+    3: ((33, 33, 33), *sorted(set(permutations((50, 25, 25))))),
+    4: ((25, 25, 25, 25), *sorted(set(permutations((40, 20, 20, 20))))),
+}
+"""The SM shares that are compared, in per cent, by the number of servers."""
+
+_BYTES: Final = 400
+"""Of each split of each combination, in all arrays."""
+
+
+class ServerLevel(NamedTuple):
+    """A server of a model, when the load of the model is divided equally among so many.
+
+    Attributes
+    ----------
+    name : str
+        The model.
+    servers : int
+        How many servers it has.
+    load : float
+        The load of each.
+    promise : float
+        The largest slowdown at which a server keeps all promises.
+    memory_mib, startup_mib : float
+        The memory of a server, and what it needs in addition while it starts.
+    curve : LoadCurve
+        Its latencies alone.
+    model : ServedModel
+        The model as the file has it.
+    """
+
+    name: str
+    servers: int
+    load: float
+    promise: float
+    memory_mib: float
+    startup_mib: float
+    curve: LoadCurve
+    model: ServedModel
+
+    def latencies(self, slowdown: float) -> dict[str, float]:
+        """Return the 99th percentiles in milliseconds at a slowdown."""
+        return {tail: self.curve.latency(tail, self.load, slowdown) for tail in self.model.p99_ms}
+
+
+class SharedSplit(NamedTuple):
+    """Servers on one GPU at the best split.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Their models, in the order of the levels.
+    shares : tuple of int
+        The SM share of each in per cent.
+    slowdown : tuple of float
+        The slowdown of each; of measured ones, the slowdown that would bring the server as near to
+        its promise as the measured latencies are.
+    latencies : tuple of dict of str to float
+        The 99th percentiles of each in milliseconds.
+    measured : bool
+        Whether the latencies were measured together.
+    used : float
+        The largest part of a promise that is used, at most 1 if all are kept.
+    """
+
+    names: tuple[str, ...]
+    shares: tuple[int, ...]
+    slowdown: tuple[float, ...]
+    latencies: tuple[dict[str, float], ...]
+    measured: bool
+    used: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether all promises are kept."""
+        return self.used <= 1.0
+
+
+def start_order(levels: Sequence[ServerLevel]) -> list[int]:
+    """Return the order in which to start servers on a GPU, one after another.
+
+    What needs most in addition while it starts goes first, when least is in use; then the larger
+    server.
+    """
+    return sorted(
+        range(len(levels)), key=lambda k: (-levels[k].startup_mib, -levels[k].memory_mib, k)
+    )
+
+
+def fit_together(levels: Sequence[ServerLevel], card_mib: float) -> bool:
+    """Return whether servers fit on a card, also while each starts."""
+    used = RESERVE_MIB
+    for k in start_order(levels):
+        used += levels[k].memory_mib
+        if used + levels[k].startup_mib > card_mib:
+            return False
+    return True
+
+
+def shared_splits(
+    serving: Serving,
+    gpu: str,
+    card_mib: float,
+    levels: Sequence[ServerLevel],
+    case: str,
+    budget: Budget,
+) -> Iterator[SharedSplit]:
+    """Yield the best split of every combination of servers that fits on a GPU.
+
+    A split at which measured latencies keep all promises under loads as high or higher is taken
+    before any estimate. A split at which a promise was broken under loads as low or lower is not
+    taken.
+
+    Raises
+    ------
+    OutOfTimeError
+        When the budget is spent.
+    """
+    law = _Law(levels, case)
+    for size in range(2, serving.max_servers_per_gpu + 1):
+        budget.check()
+        splits = np.array(_SPLITS[size], np.int64)
+        combos = [
+            combo
+            for combo in combinations_with_replacement(range(len(levels)), size)
+            if _enough(combo, levels) and fit_together([levels[k] for k in combo], card_mib)
+        ]
+        if not combos:
+            continue
+        require_room(_BYTES * len(combos) * len(splits), f"{len(combos):,} sets of servers")
+        members = np.array(combos, np.int64)
+        slowdowns = law.slowdowns(members, splits)
+        measured = _Measured(serving, gpu, size)
+        for row, combo in enumerate(combos):
+            own = [levels[k] for k in combo]
+            yield measured.best(own) or _estimated(
+                own, splits, slowdowns[row], measured.broken(own)
+            )
+
+
+def _enough(combo: Sequence[int], levels: Sequence[ServerLevel]) -> bool:
+    return all(combo.count(k) <= levels[k].servers for k in set(combo))
+
+
+def _estimated(
+    levels: Sequence[ServerLevel],
+    splits: NDArray[np.int64],
+    slowdowns: Floats,
+    broken: frozenset[tuple[int, ...]],
+) -> SharedSplit:
+    """Return the split that uses the least part of the promises, by slowdowns of all splits."""
+    part = (slowdowns / [level.promise for level in levels]).max(axis=1)
+    out = [tuple(shares) in broken for shares in splits.tolist()]
+    best = int(np.argmin(np.where(out, np.maximum(part, 2.0) + 1e6, part)))
+    slowdown = tuple(slowdowns[best].tolist())
+    latencies = tuple(level.latencies(s) for level, s in zip(levels, slowdown, strict=True))
+    names = tuple(level.name for level in levels)
+    used = np.inf if out[best] else float(part[best])
+    return SharedSplit(names, tuple(splits[best].tolist()), slowdown, latencies, False, used)
+
+
+class _Law:
+    """The law of MPS for servers in a case."""
+
+    def __init__(self, levels: Sequence[ServerLevel], case: str) -> None:
+        self._low = case == "low"
+        self._workloads = {str(k): self._workload(level) for k, level in enumerate(levels)}
+        self._law = KernelsPredictor(confidence=CONFIDENCE)
+
+    def _workload(self, level: ServerLevel) -> Workload:
+        """Return a server as a workload.
+
+        Slowed by no more than its promise allows, a server at a rate of requests is as busy as
+        alone at that many times the rate. Without figures it is busy all the time.
+        """
+        dilated = level.promise if self._low and level.curve.open_loop else 1.0
+        activity = level.curve.activity_at(level.load * dilated)
+        if not activity.keys() & {"gpu_util", "sm_active"}:
+            activity["gpu_util"] = 1.0
+        return Workload.from_data({"memory_mib": 0.0, "metrics": activity})
+
+    def slowdowns(self, members: NDArray[np.int64], splits: NDArray[np.int64]) -> Floats:
+        """Return the slowdowns of all combinations at all splits, (combinations, splits, k)."""
+        count, size = members.shape
+        rows = np.repeat(members, len(splits), axis=0)
+        found = self._law.predict(self._workloads, rows, np.tile(splits, (count, 1)))
+        low = found.upper if self._low and found.upper is not None else found.slowdown
+        return np.asarray(low, np.float64).reshape(count, len(splits), size)
+
+
+class _Seen(NamedTuple):
+    """A measurement of the servers of a combination, in their order."""
+
+    shares: tuple[int, ...]
+    slowdown: tuple[float, ...]
+    latencies: tuple[dict[str, float], ...]
+    used: float
+
+
+class _Measured:
+    """The measurements of so many servers together on a GPU."""
+
+    def __init__(self, serving: Serving, gpu: str, size: int) -> None:
+        self._kind = serving.kind
+        self._runs: dict[tuple[str, ...], list[TogetherRun]] = {}
+        for run in serving.together:
+            if serving.on(gpu, run) and len(run.models) == size:
+                self._runs.setdefault(tuple(sorted(map(self._kind, run.models))), []).append(run)
+
+    def best(self, levels: Sequence[ServerLevel]) -> SharedSplit | None:
+        """Return the best split at which all promises were kept under loads as high or higher."""
+        found = [seen for seen in self._seen(levels, heavier=True) if seen.used <= 1]
+        if not found:
+            return None
+        best = min(found, key=lambda seen: seen.used)
+        names = tuple(level.name for level in levels)
+        return SharedSplit(names, best.shares, best.slowdown, best.latencies, True, best.used)
+
+    def broken(self, levels: Sequence[ServerLevel]) -> frozenset[tuple[int, ...]]:
+        """Return the splits at which a promise was broken under loads as low or lower."""
+        seen = self._seen(levels, heavier=False)
+        return frozenset(each.shares for each in seen if each.used > 1)
+
+    def _seen(self, levels: Sequence[ServerLevel], heavier: bool) -> Iterator[_Seen]:
+        """Yield the measurements at loads not below those of the servers, or not above them."""
+        kinds = [self._kind(level.name) for level in levels]
+        for run in self._runs.get(tuple(sorted(kinds)), ()):
+            of_run = [self._kind(name) for name in run.models]
+            for order in permutations(range(len(kinds))):
+                if [of_run[k] for k in order] != kinds:
+                    continue
+                loads = [run.loads[k] for k in order]
+                pairs = zip(loads, levels, strict=True)
+                if all(a >= b.load if heavier else a <= b.load for a, b in pairs):
+                    yield _seen_of(run, order, levels)
+
+
+def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLevel]) -> _Seen:
+    latencies, parts = [], []
+    for k, level in zip(order, levels, strict=True):
+        promised = level.model.p99_ms
+        latencies.append({tail: run.p99_ms[k][tail] for tail in promised})
+        parts.append(max(run.p99_ms[k][tail] / most for tail, most in promised.items()))
+    slowdown = tuple(part * level.promise for part, level in zip(parts, levels, strict=True))
+    shares = tuple(run.share[k] for k in order)
+    return _Seen(shares, slowdown, tuple(latencies), max(parts))
