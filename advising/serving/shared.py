@@ -264,6 +264,12 @@ def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLeve
         promised = level.model.p99_ms
         latencies.append({tail: run.p99_ms[k][tail] for tail in promised})
         parts.append(max(run.p99_ms[k][tail] / most for tail, most in promised.items()))
-    slowdown = tuple(part * level.promise for part, level in zip(parts, levels, strict=True))
     shares = tuple(run.share[k] for k in order)
+    # Servers of one model at one share are interchangeable: the worse of them counts for all.
+    worst: dict[tuple[str, int], float] = {}
+    for level, share, part in zip(levels, shares, parts, strict=True):
+        seat = level.name, share
+        worst[seat] = max(part * level.promise, worst.get(seat, 0.0))
+    seats = zip(levels, shares, strict=True)
+    slowdown = tuple(worst[level.name, share] for level, share in seats)
     return _Seen(shares, slowdown, tuple(latencies), max(parts))

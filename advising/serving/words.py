@@ -145,7 +145,10 @@ class ServingWords:
         there, gpus = self.plan.gpu.count, len(self.fleet.gpus)
         if there is None or there >= gpus:
             return ""
-        return f"But there are {there:,}: {number(gpus - there, 'GPU')} more are needed."
+        missing = gpus - there
+        few, need = "is" if there == 1 else "are", "is" if missing == 1 else "are"
+        more = f"{missing:,} more GPU{'' if missing == 1 else 's'}"
+        return f"But there {few} {there:,}: {more} {need} needed."
 
     def _layout(self) -> Iterator[RenderableType]:
         yield title(f"who runs with whom on {self.plan.gpu.model} (case low)")

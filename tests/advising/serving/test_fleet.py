@@ -1,0 +1,336 @@
+"""The fewest GPUs for servers, against enumerations that share no code with the planner."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from itertools import combinations, pairwise, product
+
+import networkx as nx
+import pytest
+
+from dovetail.cli.main import main
+from dovetail.instances.checking.checker import check
+from dovetail.instances.plan import Assignment, Plan
+from tests.advising.test_advise import at_caps, slowdown
+
+CARD, RESERVE = 81_920, 1_024
+SPLITS = [(50, 50), (60, 40), (40, 60), (70, 30), (30, 70)]
+
+
+@pytest.fixture
+def plan(tmp_path, capsys):
+    """Return the plan for a file as data."""
+
+    def run(data, *options):
+        path = tmp_path / "serving.json"
+        path.write_text(json.dumps({"format": "dovetail-serving/1", "name": "made up", **data}))
+        assert main(["advise", str(path), "--json", *options]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def made_up(seed):
+    """Models with tight promises, and measurements of some pairs at some loads.
+
+    No estimate can keep such a promise: only measured pairs share.
+    """
+    draw = random.Random(seed)
+    models, runs_of = {}, {}
+    for m in range(draw.randint(2, 3)):
+        top = draw.uniform(2, 10)
+        points = sorted(draw.uniform(0.2, top) for _ in range(3))
+        latency = sorted(draw.uniform(10, 60) for _ in points)
+        runs_of[f"m{m}"] = list(zip(points, latency, strict=True))
+        models[f"m{m}"] = {
+            "requests_per_s": draw.uniform(0.3, 1.6) * top,
+            "p99_ms": {"e2el": latency[-1] * draw.uniform(1.0, 1.2)},
+            "memory_mib": draw.choice([20_000.0, 30_000.0, 45_000.0]),
+            "runs": [{"requests_per_s": p, "p99_ms": {"e2el": x}} for p, x in runs_of[f"m{m}"]],
+        }
+    together = []
+    for a, b in product(models, repeat=2):
+        for _ in range(draw.randint(0, 2)):
+            loads = [draw.uniform(0.2, 1.2) * models[x]["requests_per_s"] for x in (a, b)]
+            tails = [draw.uniform(0.6, 1.3) * models[x]["p99_ms"]["e2el"] for x in (a, b)]
+            together.append(
+                {
+                    "models": [a, b],
+                    "share": [50, 50],
+                    "loads": loads,
+                    "p99_ms": [{"e2el": x} for x in tails],
+                }
+            )
+    return {
+        "gpus": [{"model": "A100-80GB"}],
+        "models": models,
+        "together": together,
+    }
+
+
+def highest_load(model):
+    """The highest load alone at which the promise is kept, by scanning the segments."""
+    most, best = model["p99_ms"]["e2el"], 0.0
+    points = [(run["requests_per_s"], run["p99_ms"]["e2el"]) for run in model["runs"]]
+    for (a, low), (b, high) in pairwise(points):
+        if low <= most:
+            reach = b if high <= most else a + (b - a) * (most - low) / (high - low)
+            best = max(best, reach)
+    return best
+
+
+def fewest(data, most_extra):
+    """The fewest GPUs in pairs: all numbers of servers, and a largest matching of each."""
+    models = data["models"]
+    least = {
+        name: max(1, math.ceil(m["requests_per_s"] / highest_load(m) - 1e-9))
+        for name, m in models.items()
+    }
+
+    def may(a, x, b, y):
+        if models[a]["memory_mib"] + models[b]["memory_mib"] > CARD - RESERVE:
+            return False
+        for run in data["together"]:
+            for i, j in ((0, 1), (1, 0)):
+                if [run["models"][i], run["models"][j]] != [a, b]:
+                    continue
+                fits = run["loads"][i] >= x and run["loads"][j] >= y
+                kept = all(
+                    run["p99_ms"][k]["e2el"] <= models[name]["p99_ms"]["e2el"]
+                    for k, name in ((i, a), (j, b))
+                )
+                if fits and kept:
+                    return True
+        return False
+
+    best = math.inf
+    for more in product(range(most_extra + 1), repeat=len(models)):
+        count = {name: least[name] + extra for name, extra in zip(models, more, strict=True)}
+        servers = [
+            (name, models[name]["requests_per_s"] / k)
+            for name, k in count.items()
+            for _ in range(k)
+        ]
+        graph = nx.Graph()
+        graph.add_nodes_from(range(len(servers)))
+        for p, q in combinations(range(len(servers)), 2):
+            if may(*servers[p], *servers[q]):
+                graph.add_edge(p, q)
+        best = min(best, len(servers) - len(nx.max_weight_matching(graph, maxcardinality=True)))
+    return best, sum(least.values())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_fewer_gpus_would_do_with_any_numbers_of_servers(plan, seed):
+    data = made_up(seed)
+    found = plan(data)["plans"][0]
+    best, alone = fewest(data, 4)
+    assert found["gpus_alone"] == alone
+    assert found["sharing"]["low"]["proven"]
+    assert found["sharing"]["low"]["gpus"] == best
+
+
+def test_some_of_them_share_and_some_need_more_servers_for_it(plan):
+    """The test above says something only if both happen."""
+    shared = more = 0
+    for seed in range(60):
+        found = plan(made_up(seed))["plans"][0]
+        low = found["sharing"]["low"]
+        shared += low["gpus"] < found["gpus_alone"]
+        more += low["servers"] > found["gpus_alone"]
+    assert shared > 10
+    assert more > 2
+
+
+def busy_models(draw, count):
+    """Models of which the busy time of the GPU is known at one load."""
+    models = {}
+    for m in range(count):
+        busy = round(draw.betavariate(1.5, 5), 3)
+        models[f"m{m}"] = {
+            "concurrency": 4.0,
+            "p99_ms": {"tpot": round(draw.uniform(20, 60), 1)},
+            "memory_mib": float(draw.choice([15_000, 30_000, 45_000])),
+            "runs": [{"concurrency": 4.0, "p99_ms": {"tpot": 20.0}, "gpu_util": busy}],
+        }
+    return models
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_estimates_are_those_of_the_law_written_out(plan, seed):
+    models = busy_models(random.Random(seed), 9)
+    found = plan({"gpus": [{"model": "A100-80GB"}], "models": models})["plans"][0]
+    for case in ("low", "likely"):
+        graph = nx.Graph()
+        graph.add_nodes_from(models)
+        for a, b in combinations(models, 2):
+            if models[a]["memory_mib"] + models[b]["memory_mib"] > CARD - RESERVE:
+                continue
+            busy = [models[name]["runs"][0]["gpu_util"] for name in (a, b)]
+            limit = [models[name]["p99_ms"]["tpot"] / 20 for name in (a, b)]
+            if any(
+                slowdown(case, *busy, p, q) <= limit[0]
+                and slowdown(case, *reversed(busy), q, p) <= limit[1]
+                for p, q in SPLITS
+            ):
+                graph.add_edge(a, b)
+        pairs = len(nx.max_weight_matching(graph, maxcardinality=True))
+        assert found["sharing"][case]["gpus"] == len(models) - pairs
+
+
+def test_latencies_on_shared_gpus_are_the_slowdown_times_those_alone(plan):
+    models = busy_models(random.Random(3), 9)
+    found = plan({"gpus": [{"model": "A100-80GB"}], "models": models})["plans"][0]
+    pairs = [seats for seats in found["sharing"]["likely"]["layout"] if len(seats) == 2]
+    assert pairs
+    for one, other in pairs:
+        for seat, beside in ((one, other), (other, one)):
+            own, its = (models[s["model"]]["runs"][0]["gpu_util"] for s in (seat, beside))
+            expected = 20 * at_caps(own, its, seat["share"], beside["share"], worst=False)
+            assert seat["p99_ms"]["tpot"] == pytest.approx(expected, abs=0.002)
+            assert seat["basis"] == "estimate"
+
+
+def tiny(**changes):
+    """Two models that were measured together at halves, under a load of 4 each."""
+    model = {
+        "requests_per_s": 4.0,
+        "p99_ms": {"ttft": 500.0, "tpot": 50.0},
+        "memory_mib": 30_000.0,
+        "runs": [{"requests_per_s": 4.0, "p99_ms": {"ttft": 100.0, "tpot": 40.0}}],
+    }
+    run = {
+        "models": ["a", "b"],
+        "share": [60, 40],
+        "loads": [4.0, 5.0],
+        "p99_ms": [{"ttft": 400.0, "tpot": 49.0}, {"ttft": 300.0, "tpot": 50.0}],
+    }
+    data = {
+        "gpus": [{"model": "A100-80GB"}],
+        "models": {"a": dict(model), "b": dict(model)},
+        "together": [run],
+    }
+    return {**data, **changes}
+
+
+def test_both_tails_are_kept_or_the_servers_run_apart(plan):
+    assert plan(tiny())["plans"][0]["sharing"]["low"]["gpus"] == 1
+    for server, tail in product((0, 1), ("ttft", "tpot")):
+        data = tiny()
+        data["together"][0]["p99_ms"][server][tail] = 501.0
+        found = plan(data)
+        assert found["plans"][0]["sharing"]["low"]["gpus"] == 2
+        assert found["may_not_share"]
+
+
+def test_a_measurement_at_a_lower_load_proves_nothing_and_a_broken_one_forbids(plan):
+    lower = tiny()
+    lower["together"][0]["loads"] = [3.9, 4.0]
+    assert plan(lower)["plans"][0]["sharing"]["low"]["gpus"] == 2
+    # An estimate would allow it, if no promise had been broken at this split.
+    idle = tiny(together=[])
+    for model in idle["models"].values():
+        model["runs"] = [
+            {"requests_per_s": r, "p99_ms": {"ttft": 9.0, "tpot": 9.0}, "gpu_util": 0.02}
+            for r in (4.0, 40.0)
+        ]
+    (seats,) = plan(idle)["plans"][0]["sharing"]["low"]["layout"]
+    split = [seat["share"] for seat in seats]
+    assert split == [50, 50]
+    broken = {
+        "models": ["a", "b"],
+        "share": split,
+        "loads": [1.0, 1.0],
+        "p99_ms": [{"ttft": 501.0, "tpot": 9.0}, {"ttft": 9.0, "tpot": 9.0}],
+    }
+    (seats,) = plan({**idle, "together": [broken]})["plans"][0]["sharing"]["low"]["layout"]
+    assert [seat["share"] for seat in seats] != split
+
+
+def test_servers_start_when_their_peaks_fit(plan):
+    data = tiny()
+    data["models"]["a"]["startup_mib"] = 20_000.0
+    (seats,) = plan(data)["plans"][0]["sharing"]["low"]["layout"]
+    assert [seat["model"] for seat in seats] == ["a", "b"]
+    # 30,000 + 30,000 + 1,024 leave 20,896 MiB for the peak of the second.
+    data["models"]["b"]["startup_mib"] = 20_896.0
+    (seats,) = plan(data)["plans"][0]["sharing"]["low"]["layout"]
+    assert [seat["model"] for seat in seats] == ["b", "a"]
+    data["models"]["a"]["startup_mib"] = data["models"]["b"]["startup_mib"] = 20_897.0
+    assert plan(data)["plans"][0]["sharing"]["low"]["gpus"] == 2
+
+
+def test_three_on_a_gpu(plan):
+    data = tiny(max_servers_per_gpu=3)
+    data["models"] = {name: {**data["models"]["a"], "memory_mib": 20_000.0} for name in "abc"}
+    tails = {"ttft": 400.0, "tpot": 45.0}
+    data["together"] = [
+        {"models": list("cab"), "share": [40, 30, 30], "loads": [4.0] * 3, "p99_ms": [tails] * 3}
+    ]
+    found = plan(data)["plans"][0]["sharing"]["low"]
+    (seats,) = found["layout"]
+    assert {seat["model"]: seat["share"] for seat in seats} == {"a": 30, "b": 30, "c": 40}
+    data["max_servers_per_gpu"] = 2
+    assert plan(data)["plans"][0]["sharing"]["low"]["gpus"] == 3
+
+
+def test_the_cheapest_gpu_model_is_chosen_and_one_that_cannot_serve_is_named(plan):
+    data = tiny()
+    data["gpus"] = [
+        {"model": "A100-80GB", "cost_per_hour": 2.0},
+        {"model": "H200", "cost_per_hour": 3.0},
+        {"model": "T4", "cost_per_hour": 0.1},
+    ]
+    for model in data["models"].values():
+        model["runs"] = [
+            {**run, "gpu": gpu} for gpu in ("A100-80GB", "H200", "T4") for run in model["runs"]
+        ]
+    data["together"] = [{**data["together"][0], "gpu": "H200"}]
+    found = plan(data)
+    assert found["gpu_model"] == "H200"
+    costs = {
+        p["gpu_model"]: p["cost_per_hour"] * p["sharing"]["low"]["gpus"] for p in found["plans"]
+    }
+    assert costs == {"A100-80GB": 4.0, "H200": 3.0}
+    assert any(note.startswith("T4: models.a.memory_mib: does not fit") for note in found["notes"])
+
+
+def test_models_that_are_like_another_one_share_its_measurements(plan):
+    data = tiny()
+    run = data["together"][0]
+    data["together"] = [{**run, "models": ["a", "a"], "share": [50, 50], "loads": [4.0, 4.0]}]
+    data["models"] = {"a": data["models"]["a"], **{f"a{k}": {"like": "a"} for k in range(5)}}
+    found = plan(data)["plans"][0]
+    assert (found["gpus_alone"], found["sharing"]["low"]["gpus"]) == (6, 3)
+    data["models"]["a0"]["concurrency"] = 3.0
+    data["models"]["a0"]["runs"] = [{"concurrency": 4.0, "p99_ms": {"ttft": 9.0, "tpot": 9.0}}]
+    assert plan(data)["plans"][0]["gpus_alone"] == 6
+
+
+def test_the_round_is_an_instance_that_the_checker_passes(tmp_path):
+    from dovetail.advising.serving.fleet import plans_for
+    from dovetail.advising.serving.scenario import Serving
+    from dovetail.formulations.budget import Budget
+
+    (made,), _ = plans_for(Serving.from_data({"name": "made up", **made_up(7)}), Budget.of(None))
+    for fleet in made.fleets.values():
+        rows = [
+            Assignment(
+                job=seat.name,
+                gpus=(f"gpu-{g}",),
+                share=(seat.share,) if len(seats) > 1 else None,
+                co_runners=(tuple(o.name for o in seats if o is not seat),),
+            )
+            for g, seats in enumerate(fleet.gpus)
+            for seat in seats
+        ]
+        report = check(fleet.instance, Plan(assignments=tuple(rows)))
+        assert report.violations == ()
+
+
+def test_a_fleet_that_is_not_there_is_said(plan, tmp_path, capsys):
+    data = tiny(together=[])
+    data["gpus"][0]["count"] = 1
+    assert plan(data)["proof"].endswith("But there is 1: 1 more GPU is needed.")
