@@ -22,6 +22,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.advising.serving.fleet import plans_for
+from dovetail.advising.serving.scenario import read_serving
+from dovetail.advising.serving.server_results import result_data
+from dovetail.advising.serving.words import ServingWords
+from dovetail.formulations.budget import Budget
 from dovetail.instances.checking.checker import check
 from dovetail.instances.datasets import (
     DataSet,
@@ -322,6 +327,64 @@ _SLURM = (
 _GAVEL = _texts(throughputs__json=json.dumps(GAVEL), simulation_throughputs__json=json.dumps(GAVEL))
 
 
+_RESULT = _texts(
+    r__json=json.dumps(
+        {
+            "request_rate": 4.0,
+            "max_concurrency": None,
+            "failed": 0,
+            "p99_ttft_ms": 80.5,
+            "p99_tpot_ms": 14,
+            "p99_e2el_ms": 3000.0,
+        }
+    )
+)
+SERVING = {
+    "format": "dovetail-serving/1",
+    "name": "two models",
+    "gpus": [{"model": "A100-80GB", "cost_per_hour": 2.0}, {"model": "X", "memory_mib": 40000}],
+    "models": {
+        "chat": {
+            "requests_per_s": 5,
+            "p99_ms": {"ttft": 600, "tpot": 60},
+            "gpu_memory_utilization": 0.5,
+            "runs": [
+                {"file": "r.json", "gpu": "A100-80GB", "sm_active": 0.3},
+                {
+                    "gpu": "A100-80GB",
+                    "requests_per_s": 9,
+                    "p99_ms": {"ttft": 300, "tpot": 30},
+                    "sm_active": 0.5,
+                },
+            ],
+        },
+        "tuned": {"like": "chat", "requests_per_s": 2.5},
+        "code": {
+            "concurrency": 8,
+            "p99_ms": {"e2el": 900},
+            "memory_mib": 9000.0,
+            "startup_mib": 500,
+            "runs": [{"gpu": "A100-80GB", "concurrency": 4, "p99_ms": {"e2el": 500}}],
+        },
+    },
+    "together": [
+        {
+            "models": ["chat", "code"],
+            "gpu": "A100-80GB",
+            "share": [60, 40],
+            "loads": [5, 8],
+            "p99_ms": [{"ttft": 500, "tpot": 40}, {"e2el": 800}],
+        }
+    ],
+}
+
+
+def _plan_servers(path: Path) -> object:
+    serving = read_serving(str(path))
+    plans, reasons = plans_for(serving, Budget.of(5))
+    return ServingWords(serving, plans, reasons, str(path)).data()
+
+
 def _trace(name: str, text: str, also: Callable[[Path], object] = read_trace) -> Kind:
     return Kind(
         name,
@@ -416,6 +479,12 @@ KINDS: Mapping[str, Kind] = {
         lambda folder: write_data(CAMPAIGN, folder / "c.yaml"),
         lambda folder: read_campaign(folder / "c.yaml"),
     ),
+    "serving": Kind(
+        "s.yaml",
+        lambda folder: (write_data(SERVING, folder / "s.yaml"), _RESULT(folder)),
+        lambda folder: _plan_servers(folder / "s.yaml"),
+    ),
+    "server result": Kind("r.json", _RESULT, lambda folder: result_data(folder / "r.json")),
     "policy options": Kind(
         "policy",
         _texts(policy="\n".join(POLICIES)),

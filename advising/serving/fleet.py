@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
-from dovetail.advising.serving.load_curves import MOST_DILATION, LoadCurve, curve_of
+from dovetail.advising.serving.load_curves import (
+    BISECTIONS,
+    MOST_DILATION,
+    LoadCurve,
+    curve_of,
+)
 from dovetail.advising.serving.scenario import LOADS, Serving, ServingGpu
 from dovetail.advising.serving.shared import (
     SERVER_CASES,
@@ -27,9 +32,9 @@ from dovetail.solver.rounds import solve
 from dovetail.toolkit.wording import gib
 
 _MOST_SERVERS: Final = 2_000
-_MOST_ROUNDS: Final = 200
-_MOST_WORK: Final = 20_000
-"""Servers in all rounds together, after the first."""
+_MOST_ROUNDS: Final = 100
+_MOST_WORK: Final = 30_000
+"""Sets of servers that are compared in all rounds together, after the first."""
 
 _CLOSE: Final = 1 - 1e-9
 
@@ -85,21 +90,6 @@ class Fleet:
         return sum(map(len, self.gpus))
 
 
-class ServingObstacle(NamedTuple):
-    """Servers that fit on a GPU together and may not share it.
-
-    Attributes
-    ----------
-    split : SharedSplit
-        The best split, at which a promise would be broken.
-    levels : tuple of ServerLevel
-        The servers.
-    """
-
-    split: SharedSplit
-    levels: tuple[ServerLevel, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class ServingPlan:
     """The fewest GPUs of a model for what is to be served.
@@ -112,14 +102,15 @@ class ServingPlan:
         The GPUs that are needed if each server has one.
     fleets : mapping of str to Fleet
         The plan in each of ``SERVER_CASES``.
-    obstacles : tuple of ServingObstacle
-        Pairs of models that may not share in the case low.
+    obstacles : tuple of SharedSplit
+        Pairs of models that fit on a GPU together and may not share it in the case low, each at the
+        best split, nearest to its promises first.
     """
 
     gpu: ServingGpu
     alone: int
     fleets: Mapping[str, Fleet]
-    obstacles: tuple[ServingObstacle, ...]
+    obstacles: tuple[SharedSplit, ...]
 
 
 def plans_for(
@@ -187,14 +178,14 @@ class _Planner:
                 path = f"{field_path('models', name)}.p99_ms.{tail}"
                 raise InputError(f"{rule} is {best:g} ms, got {most:g}", path)
         low, high = float(curve.loads[0]), float(curve.loads[-1])
-        if curve.promise(high, promised) >= 1:
+        if curve.keeps(high, promised):
             low = high
-        for _ in range(60):
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (middle, high) if curve.promise(middle, promised) >= 1 else (low, middle)
+            low, high = (middle, high) if curve.keeps(middle, promised) else (low, middle)
         if kind == LOADS[0]:
             return max(1, math.ceil(load / low * _CLOSE))
-        return max(1, math.ceil(load / math.floor(low)))
+        return max(1, math.ceil(load / math.floor(low / _CLOSE)))
 
     def _level(self, name: str, servers: int) -> ServerLevel:
         key = name, servers
@@ -220,12 +211,13 @@ class _Planner:
             if servers > most * (len(best.gpus) - 1):
                 break
             splits = self._splits(more, case)
-            if self._bound(more, splits) >= len(best.gpus):
-                continue
-            rounds, work = rounds + 1, work + servers
-            if rounds > _MOST_ROUNDS or work > _MOST_WORK:
+            work += len(splits) + servers
+            if work > _MOST_WORK or rounds == _MOST_ROUNDS:
                 complete = False
                 break
+            if self._bound(more, splits) >= len(best.gpus):
+                continue
+            rounds += 1
             found = self._round(more, splits)
             complete &= found.optimal
             if len(found.gpus) < len(best.gpus):
@@ -294,15 +286,7 @@ class _Planner:
             lab.add_workload(name, level.memory_mib)
             for k in range(count):
                 lab.add_job(f"{name}-{k + 1}", name, gsla=level.promise, priority="latency")
-        for split in kept.values():
-            source = "measured" if split.measured else "estimate"
-            lab.add_slowdown(
-                split.names,
-                split.slowdown,
-                p99=split.slowdown,
-                share=split.shares,
-                source=source,
-            )
+        _add_splits(lab, list(kept.values()))
         return lab.instance()
 
     def _seated(
@@ -322,18 +306,43 @@ class _Planner:
             return (ServerSeat(chosen[0][0], level, 100, alone, True),)
         split = kept[tuple(level.name for level in levels)]
         made = [
-            ServerSeat(job, level, share, latencies, split.measured)
+            ServerSeat(job, level, share, latencies, split.measured_ms is not None)
             for (job, _), level, share, latencies in zip(
                 chosen, levels, split.shares, split.latencies, strict=True
             )
         ]
         return tuple(made[k] for k in start_order(levels))
 
-    def _obstacles(self) -> tuple[ServingObstacle, ...]:
-        """Return the pairs of models that fit together and may not share, nearest first."""
-        found = []
-        for split in self._splits(self._least, "low"):
-            if len(split.names) == 2 and not split.kept:
-                levels = tuple(self._level(name, self._least[name]) for name in split.names)
-                found.append(ServingObstacle(split, levels))
-        return tuple(sorted(found, key=lambda each: (each.split.used, each.split.names)))
+    def _obstacles(self) -> tuple[SharedSplit, ...]:
+        splits = self._splits(self._least, "low")
+        found = (split for split in splits if len(split.levels) == 2 and not split.kept)
+        return tuple(sorted(found, key=lambda split: (split.used, split.names)))
+
+
+def _add_splits(lab: InstanceBuilder, splits: Sequence[SharedSplit]) -> None:
+    """Add the slowdowns of sets of servers; those of pairs, which may be many, as columns."""
+    for source in ("measured", "estimate"):
+        of = [
+            split for split in splits if (split.measured_ms is not None) == (source == "measured")
+        ]
+        pairs = [split for split in of if len(split.levels) == 2]
+        if pairs:
+            slowdown = [split.slowdown for split in pairs]
+            names = [split.names for split in pairs]
+            lab.add_slowdowns(
+                [first for first, _ in names],
+                [second for _, second in names],
+                slowdown,
+                share=[split.shares for split in pairs],
+                p99=slowdown,
+                source=source,
+            )
+        for split in of:
+            if len(split.levels) > 2:
+                lab.add_slowdown(
+                    split.names,
+                    split.slowdown,
+                    p99=split.slowdown,
+                    share=split.shares,
+                    source=source,
+                )

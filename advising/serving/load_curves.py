@@ -42,8 +42,8 @@ Floats = NDArray[np.float64]
 MOST_DILATION: Final = 1_000.0
 """The largest slowdown that is looked for."""
 
-_STEPS: Final = 60
-"""Of bisection, which is then exact to the last digit."""
+BISECTIONS: Final = 60
+"""Steps of a bisection, which is then exact to the last digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,10 @@ class LoadCurve:
             return math.inf
         return slowdown * float(np.interp(reached, self.loads, self.tails[tail]))
 
+    def keeps(self, load: float, promised: Mapping[str, float], slowdown: float = 1.0) -> bool:
+        """Return whether all promised 99th percentiles are kept at a load and a slowdown."""
+        return all(self.latency(tail, load, slowdown) <= most for tail, most in promised.items())
+
     def promise(self, load: float, promised: Mapping[str, float]) -> float:
         """Return the largest slowdown at which all promises are kept; 0 if none is.
 
@@ -84,20 +88,14 @@ class LoadCurve:
         promised : mapping of str to float
             The promised 99th percentiles in milliseconds.
         """
-
-        def kept(slowdown: float) -> bool:
-            return all(
-                self.latency(tail, load, slowdown) <= most for tail, most in promised.items()
-            )
-
-        if not kept(1.0):
+        if not self.keeps(load, promised):
             return 0.0
+        if self.keeps(load, promised, MOST_DILATION):
+            return MOST_DILATION
         low, high = 1.0, MOST_DILATION
-        if kept(high):
-            return high
-        for _ in range(_STEPS):
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (middle, high) if kept(middle) else (low, middle)
+            low, high = (middle, high) if self.keeps(load, promised, middle) else (low, middle)
         return low
 
     def activity_at(self, load: float) -> dict[str, float]:

@@ -58,6 +58,9 @@ Tails = Annotated[
 ]
 """99th percentiles in milliseconds."""
 
+Clients = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1, le=1e9)]
+"""A number of clients of a closed loop."""
+
 _START: Final = 65_536
 
 
@@ -80,7 +83,7 @@ class AloneRun(Record):
 
     gpu: Name | None = None
     requests_per_s: Positive | None = None
-    concurrency: Positive | None = None
+    concurrency: Clients | None = None
     p99_ms: Tails
     gpu_util: Fraction | None = None
     mem_util: Fraction | None = None
@@ -113,7 +116,7 @@ class ServedModel(Record):
     )
 
     requests_per_s: Positive | None = None
-    concurrency: Positive | None = None
+    concurrency: Clients | None = None
     p99_ms: Tails
     memory_mib: Positive | None = None
     gpu_memory_utilization: Annotated[Positive, Field(le=1)] | None = None

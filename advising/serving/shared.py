@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement, permutations
 from typing import Final, NamedTuple
 
@@ -71,32 +71,42 @@ class SharedSplit(NamedTuple):
 
     Attributes
     ----------
-    names : tuple of str
-        Their models, in the order of the levels.
+    levels : tuple of ServerLevel
+        The servers, in the order of the file.
     shares : tuple of int
         The SM share of each in per cent.
     slowdown : tuple of float
         The slowdown of each; of measured ones, the slowdown that would bring the server as near to
-        its promise as the measured latencies are.
-    latencies : tuple of dict of str to float
-        The 99th percentiles of each in milliseconds.
-    measured : bool
-        Whether the latencies were measured together.
+        its promise as the measured latencies are, at least 1.
+    measured_ms : tuple of dict of str to float, or None
+        The 99th percentiles of each in milliseconds, if they were measured together.
     used : float
         The largest part of a promise that is used, at most 1 if all are kept.
     """
 
-    names: tuple[str, ...]
+    levels: tuple[ServerLevel, ...]
     shares: tuple[int, ...]
     slowdown: tuple[float, ...]
-    latencies: tuple[dict[str, float], ...]
-    measured: bool
+    measured_ms: tuple[dict[str, float], ...] | None
     used: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models of the servers."""
+        return tuple(level.name for level in self.levels)
 
     @property
     def kept(self) -> bool:
         """Whether all promises are kept."""
         return self.used <= 1.0
+
+    @property
+    def latencies(self) -> tuple[dict[str, float], ...]:
+        """The 99th percentiles of each server in milliseconds."""
+        if self.measured_ms is not None:
+            return self.measured_ms
+        slowed = zip(self.levels, self.slowdown, strict=True)
+        return tuple(level.latencies(slowdown) for level, slowdown in slowed)
 
 
 def start_order(levels: Sequence[ServerLevel]) -> list[int]:
@@ -153,33 +163,33 @@ def shared_splits(
         require_room(_BYTES * len(combos) * len(splits), f"{len(combos):,} sets of servers")
         members = np.array(combos, np.int64)
         slowdowns = law.slowdowns(members, splits)
+        promise = np.array([level.promise for level in levels])
+        used = (slowdowns / promise[members][:, np.newaxis, :]).max(axis=2)
+        best = used.argmin(axis=1)
         measured = _Measured(serving, gpu, size)
         for row, combo in enumerate(combos):
-            own = [levels[k] for k in combo]
-            yield measured.best(own) or _estimated(
-                own, splits, slowdowns[row], measured.broken(own)
+            own = tuple(levels[k] for k in combo)
+            if measured.tells_of(own) and (found := measured.best(own)) is not None:
+                yield found
+                continue
+            broken = measured.broken(own) if measured.tells_of(own) else ()
+            k = _best_unbroken(used[row], splits, broken) if broken else int(best[row])
+            part = float("inf") if tuple(splits[k].tolist()) in broken else float(used[row, k])
+            yield SharedSplit(
+                own, tuple(splits[k].tolist()), tuple(slowdowns[row, k].tolist()), None, part
             )
+
+
+def _best_unbroken(
+    used: Floats, splits: NDArray[np.int64], broken: Collection[tuple[int, ...]]
+) -> int:
+    """Return the split that uses the least part of the promises, of those not seen to break one."""
+    out = np.array([tuple(shares) in broken for shares in splits.tolist()])
+    return int(np.argmin(np.where(out, np.inf, used)))
 
 
 def _enough(combo: Sequence[int], levels: Sequence[ServerLevel]) -> bool:
     return all(combo.count(k) <= levels[k].servers for k in set(combo))
-
-
-def _estimated(
-    levels: Sequence[ServerLevel],
-    splits: NDArray[np.int64],
-    slowdowns: Floats,
-    broken: frozenset[tuple[int, ...]],
-) -> SharedSplit:
-    """Return the split that uses the least part of the promises, by slowdowns of all splits."""
-    part = (slowdowns / [level.promise for level in levels]).max(axis=1)
-    out = [tuple(shares) in broken for shares in splits.tolist()]
-    best = int(np.argmin(np.where(out, np.maximum(part, 2.0) + 1e6, part)))
-    slowdown = tuple(slowdowns[best].tolist())
-    latencies = tuple(level.latencies(s) for level, s in zip(levels, slowdown, strict=True))
-    names = tuple(level.name for level in levels)
-    used = np.inf if out[best] else float(part[best])
-    return SharedSplit(names, tuple(splits[best].tolist()), slowdown, latencies, False, used)
 
 
 class _Law:
@@ -230,14 +240,20 @@ class _Measured:
             if serving.on(gpu, run) and len(run.models) == size:
                 self._runs.setdefault(tuple(sorted(map(self._kind, run.models))), []).append(run)
 
-    def best(self, levels: Sequence[ServerLevel]) -> SharedSplit | None:
+    def tells_of(self, levels: Sequence[ServerLevel]) -> bool:
+        """Return whether such servers were measured together."""
+        return bool(self._runs) and self._key(levels) in self._runs
+
+    def _key(self, levels: Sequence[ServerLevel]) -> tuple[str, ...]:
+        return tuple(sorted(self._kind(level.name) for level in levels))
+
+    def best(self, levels: tuple[ServerLevel, ...]) -> SharedSplit | None:
         """Return the best split at which all promises were kept under loads as high or higher."""
         found = [seen for seen in self._seen(levels, heavier=True) if seen.used <= 1]
         if not found:
             return None
         best = min(found, key=lambda seen: seen.used)
-        names = tuple(level.name for level in levels)
-        return SharedSplit(names, best.shares, best.slowdown, best.latencies, True, best.used)
+        return SharedSplit(levels, best.shares, best.slowdown, best.latencies, best.used)
 
     def broken(self, levels: Sequence[ServerLevel]) -> frozenset[tuple[int, ...]]:
         """Return the splits at which a promise was broken under loads as low or lower."""
@@ -247,7 +263,7 @@ class _Measured:
     def _seen(self, levels: Sequence[ServerLevel], heavier: bool) -> Iterator[_Seen]:
         """Yield the measurements at loads not below those of the servers, or not above them."""
         kinds = [self._kind(level.name) for level in levels]
-        for run in self._runs.get(tuple(sorted(kinds)), ()):
+        for run in self._runs.get(self._key(levels), ()):
             of_run = [self._kind(name) for name in run.models]
             for order in permutations(range(len(kinds))):
                 if [of_run[k] for k in order] != kinds:
@@ -269,7 +285,7 @@ def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLeve
     worst: dict[tuple[str, int], float] = {}
     for level, share, part in zip(levels, shares, parts, strict=True):
         seat = level.name, share
-        worst[seat] = max(part * level.promise, worst.get(seat, 0.0))
+        worst[seat] = max(part * level.promise, worst.get(seat, 1.0))
     seats = zip(levels, shares, strict=True)
     slowdown = tuple(worst[level.name, share] for level, share in seats)
     return _Seen(shares, slowdown, tuple(latencies), max(parts))

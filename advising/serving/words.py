@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dovetail.advising.serving.fleet import Fleet, ServerSeat, ServingObstacle, ServingPlan
+from dovetail.advising.serving.fleet import Fleet, ServerSeat, ServingPlan
 from dovetail.advising.serving.scenario import LOADS, Serving
-from dovetail.advising.serving.shared import SERVER_CASES, ServerLevel
+from dovetail.advising.serving.shared import SERVER_CASES, ServerLevel, SharedSplit
 from dovetail.advising.settings import settings
 from dovetail.advising.sharing import RESERVE_MIB
 from dovetail.toolkit.tables import (
@@ -231,14 +231,13 @@ class ServingWords:
     def obstacles(self) -> list[tuple[str, str]]:
         """Return the pairs of models that may not share, and by how much a promise would break."""
         return [
-            (" + ".join(each.split.names), self._broken(each))
+            (" + ".join(each.names), self._broken(each))
             for each in self.plan.obstacles[:_MOST_OBSTACLES]
         ]
 
-    def _broken(self, obstacle: ServingObstacle) -> str:
-        split = obstacle.split
+    def _broken(self, split: SharedSplit) -> str:
         told = []
-        for level, latencies in zip(obstacle.levels, split.latencies, strict=True):
+        for level, latencies in zip(split.levels, split.latencies, strict=True):
             for tail, most in level.model.p99_ms.items():
                 if not latencies[tail] <= most:
                     is_known = math.isfinite(latencies[tail])
@@ -315,9 +314,9 @@ class ServingWords:
             ],
             "may_not_share": [
                 {
-                    "models": list(each.split.names),
-                    "share": list(each.split.shares),
-                    "p99_ms": [_finite(latencies) for latencies in each.split.latencies],
+                    "models": list(each.names),
+                    "share": list(each.shares),
+                    "p99_ms": [_finite(latencies) for latencies in each.latencies],
                     "text": self._broken(each),
                 }
                 for each in self.plan.obstacles
