@@ -45,7 +45,7 @@ class ServerSeat(NamedTuple):
     Attributes
     ----------
     name : str
-        Model and number, as ``chat-2``.
+        The model, with a number if it has several servers: ``chat#2``.
     level : ServerLevel
         What it serves.
     share : int
@@ -161,10 +161,12 @@ class _Planner:
         path = field_path("models", name)
         if curve is None:
             raise InputError(f"must have a run on {self._gpu.model}", f"{path}.runs")
-        needs = self._serving.models[name].needs_mib(self._gpu.card_mib) + RESERVE_MIB
-        if needs + self._serving.models[name].startup_mib > self._gpu.card_mib:
+        model, card = self._serving.models[name], self._gpu.card_mib
+        needs = model.needs_mib(card) + model.startup_mib + RESERVE_MIB
+        if needs > card:
+            field = "gpu_memory_utilization" if model.memory_mib is None else "memory_mib"
             rule = f"does not fit on {self._gpu.model}: {gib(needs)} GiB with the reserve"
-            raise InputError(f"{rule}, of {gib(self._gpu.card_mib)} GiB", f"{path}.memory_mib")
+            raise InputError(f"{rule}, of {gib(card)} GiB", f"{path}.{field}")
         return curve
 
     def _least_servers(self, name: str) -> int:
@@ -285,7 +287,8 @@ class _Planner:
             level = self._level(name, count)
             lab.add_workload(name, level.memory_mib)
             for k in range(count):
-                lab.add_job(f"{name}-{k + 1}", name, gsla=level.promise, priority="latency")
+                server = name if count == 1 else f"{name}#{k + 1}"
+                lab.add_job(server, name, gsla=level.promise, priority="latency")
         _add_splits(lab, list(kept.values()))
         return lab.instance()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -203,6 +202,13 @@ class Serving(Record):
         return self
 
     @model_validator(mode="after")
+    def _servers_can_be_numbered(self) -> Self:
+        for name in self.models:
+            if "#" in name:
+                raise rule_broken("models", f"a name must not contain #, got {shown(name)}")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_known(self) -> Self:
         for path, gpu in self._named_gpus():
             if gpu is None and len(self.gpus) > 1:
@@ -271,7 +277,7 @@ def read_serving(path: str) -> Serving:
     data, source = read_data(path), source_name(path)
     if not isinstance(data, dict) or data.get("format") != SERVING_FORMAT:
         raise InputError(f"must be {SERVING_FORMAT!r}", "format", source)
-    folder = Path(os.path.realpath(path)).parent
+    folder = Path(path).parent
     models = data.get("models")
     if isinstance(models, dict):
         models = _with_likes(_with_results(models, folder, source), source)
