@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from dovetail import Instance, solve
@@ -62,9 +63,30 @@ def of_kinds(kinds: int, copies: int) -> Instance:
     return made.replace(jobs=jobs)
 
 
+def assumed(jobs: int, workloads: int, together: int) -> Instance:
+    """Return a round of workloads whose slowdowns are declared, up to so many jobs on a GPU."""
+    draws = Random(1)
+    gpu = {"model": "A100", "memory_mib": 81_920}
+    return Instance.from_data(
+        {
+            "name": "assumed",
+            "cluster": {
+                "nodes": [{"id": f"n{k}", "gpu_count": 8, "gpu": gpu} for k in range(jobs // 40)],
+                "max_jobs_per_gpu": together,
+                "assumed": {"pair": 1.1, "sets": "product"},
+            },
+            "workloads": {
+                f"w{k}": {"memory_mib": draws.randrange(5_000, 40_000)} for k in range(workloads)
+            },
+            "jobs": [{"id": f"j{k}", "workload": f"w{k % workloads}"} for k in range(jobs)],
+        }
+    )
+
+
 CASES: dict[str, tuple[str, Callable[[], Instance]]] = {
     "80-five": ("throughput", lambda: equal(80, 16, 5, 0.05)),
     "200-kinds": ("throughput", lambda: of_kinds(200, 20)),
+    "200-assumed": ("throughput", lambda: assumed(200, 30, 4)),
     "400-gangs": ("throughput", lambda: equal(400, 400, 2, 0.2, workers=2)),
     "2000-gangs": ("throughput", lambda: equal(2000, 2000, 2, 0.2, workers=2)),
     "10000-jct": ("jct", lambda: equal(10_000, 5000, 2, 0.2, remaining_s=600.0)),

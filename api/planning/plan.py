@@ -219,7 +219,9 @@ def _compile_once(instance: Instance, solver: str) -> None:
         len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
     )
     workers = sum(job.workers for job in instance.jobs)
-    if solver in ("auto", "matching") and alike:
+    cluster = instance.cluster
+    in_pairs = cluster.assumed is None or cluster.max_jobs_per_gpu <= 2
+    if solver in ("auto", "matching") and alike and in_pairs:
         compiled_ahead(workers)
 
 

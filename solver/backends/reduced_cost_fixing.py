@@ -8,6 +8,11 @@ every solution x satisfies c x <= L(y) - sum of |d_j| |x_j - b_j|, where b_j is 
 that d_j prefers. So no solution of value v or better has an x_j further than (L(y) - v) / |d_j|
 from b_j. This holds for any y; duals of the linear relaxation make L(y) small (reduced cost fixing:
 Nemhauser and Wolsey, Integer and Combinatorial Optimization, 1988, II.5).
+
+If many variables stay open, which is so if many have equal values, those that the relaxation or the
+known solution uses are searched first (the heuristic of the restricted master problem: Joncour et
+al., Column generation based primal heuristics, 2010). They are few, and if their best solution
+reaches the bound, it is proven.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.budget import Budget
 from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.solver.backends import child_process
 from dovetail.solver.backends.interruptible import interruptible
@@ -41,6 +47,13 @@ below the bound; the distance grows by the second factor, so that a few targets 
 value."""
 
 
+_MANY = 2_000
+"""Open variables from which on those that the relaxation uses are searched first."""
+
+_FIRST_PART, _FIRST_S = 0.1, 5.0
+"""The part of the time for it, and the most seconds."""
+
+
 class Relaxation:
     """The bound of a program's linear relaxation, and the variables that it leaves open.
 
@@ -59,7 +72,7 @@ class Relaxation:
 
     def __init__(self, program: IntegerProgram, limits: Limits) -> None:
         limits.budget.spend(_STEPS_PER_ENTRY * program.rows.nnz)
-        prices = _duals(program, limits)
+        prices, self._solution = _relaxed(program, limits)
         # A price applies to the side on which its row has a bound.
         limit = np.where(prices > 0, program.row_upper, program.row_lower)
         prices = np.where(np.isfinite(limit), prices, 0.0)
@@ -83,6 +96,21 @@ class Relaxation:
             lower=np.where(reduced > 0, program.upper - steps, program.lower),
             upper=np.where(reduced < 0, program.lower + steps, program.upper),
         )
+
+    def open(self, at_least: float) -> int:
+        """Return how many variables are not fixed in solutions worth at least ``at_least``."""
+        program = self.tightened(at_least)
+        return int(np.count_nonzero(program.lower < program.upper))
+
+    def used(self, known: Ints) -> IntegerProgram:
+        """Return the program of the variables that the relaxation or a known solution uses."""
+        program = self._program
+        unused = (self._solution <= program.lower + _TOLERANCE) & (known == program.lower)
+        return replace(program, upper=np.where(unused, program.lower, program.upper))
+
+    def is_reached(self, value: float) -> bool:
+        """Return whether no solution is better than one of this value."""
+        return value >= self.bound - _TOLERANCE * max(1.0, abs(self.bound))
 
 
 class ReducedCostFixing:
@@ -109,6 +137,12 @@ class ReducedCostFixing:
         relaxation = Relaxation(program, limits)
         best, value = start, float(program.cost @ start)
         bound = relaxation.bound
+        if relaxation.open(value) >= _MANY:
+            answer = self.backend.solve(relaxation.used(start), _first(limits), start)
+            if answer.x is not None and (new := float(program.cost @ answer.x)) >= value:
+                best, value = answer.x, new
+            if relaxation.is_reached(value):
+                return Answer(best, bound, "complete")
         step = _FIRST_STEP * max(abs(bound), bound - value)
         while not limits.passed:
             limits.report(value, bound)
@@ -124,6 +158,13 @@ class ReducedCostFixing:
         return Answer(best, bound, "time_limit")
 
 
+def _first(limits: Limits) -> Limits:
+    """Return the limits of the search that comes first."""
+    budget = limits.budget
+    seconds = min(_FIRST_S, _FIRST_PART * budget.left_s)
+    return replace(limits.unwatched(), budget=Budget(budget.now() + seconds, budget.clock))
+
+
 def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) -> float:
     """Return the maximum of ``slope @ x`` over ``low <= x <= high``."""
     used = slope != 0
@@ -131,20 +172,24 @@ def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) ->
     return float(slope[used] @ best[used])
 
 
-def _duals(program: IntegerProgram, limits: Limits) -> Floats:
-    """Return the duals of the program's linear relaxation, 0 if it was not solved."""
+def _relaxed(program: IntegerProgram, limits: Limits) -> tuple[Floats, Floats]:
+    """Return the duals of the linear relaxation and its solution, all 0 if it was not solved."""
     try:
         from ortools.linear_solver.python import model_builder_helper  # noqa: F401
     except ImportError:
         # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
         answer = child_process.call(
-            __name__, "duals", program, limits.unwatched(), budget=limits.budget
+            __name__, "relaxed", program, limits.unwatched(), budget=limits.budget
         )
-        return np.zeros(program.rows.shape[0]) if answer is None else cast(Floats, answer)
-    return duals(program, limits)
+        return _unsolved(program) if answer is None else cast("tuple[Floats, Floats]", answer)
+    return relaxed(program, limits)
 
 
-def duals(program: IntegerProgram, limits: Limits) -> Floats:
+def _unsolved(program: IntegerProgram) -> tuple[Floats, Floats]:
+    return np.zeros(program.rows.shape[0]), np.zeros(program.size)
+
+
+def relaxed(program: IntegerProgram, limits: Limits) -> tuple[Floats, Floats]:
     """Solve the linear relaxation in this process, by the simplex method of GLOP."""
     from ortools.linear_solver.python.model_builder_helper import (
         ModelBuilderHelper,
@@ -167,10 +212,10 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
     most = _MOST_PIVOTS + _PIVOTS * sum(program.rows.shape)
     solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
     if limits.passed:  # the simplex method would read the model for nothing
-        return np.zeros(program.rows.shape[0])
+        return _unsolved(program)
     if limits.budget.timeout_s is not None:  # the limit of the pivots limits the work
         solver.set_time_limit_in_seconds(limits.budget.timeout_s)
     interruptible(lambda: solver.solve(model), limits.budget, solver.interrupt_solve)
     if solver.status() != SolveStatus.OPTIMAL:
-        return np.zeros(program.rows.shape[0])
-    return np.asarray(solver.dual_values())
+        return _unsolved(program)
+    return np.asarray(solver.dual_values()), np.asarray(solver.variable_values())

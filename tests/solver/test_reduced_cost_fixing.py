@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from dovetail.formulations.budget import Budget
 from dovetail.formulations.programs.integer_program import build
 from dovetail.formulations.programs.program import IntegerProgram
 from dovetail.instances import library
+from dovetail.solver.backends import reduced_cost_fixing
 from dovetail.solver.backends.cpsat import CpSat
 from dovetail.solver.backends.highs import Highs
 from dovetail.solver.backends.reduced_cost_fixing import ReducedCostFixing, Relaxation
@@ -96,3 +97,45 @@ def test_the_search_ends_where_the_relaxation_bounds_by_0(worth):
     answer = ReducedCostFixing(Highs()).solve(program, Limits(Budget.of(20.0)), one)
     assert answer.stopped == "complete"
     assert program.cost @ answer.x == -worth
+
+
+def pieces(seed: int) -> tuple[IntegerProgram, np.ndarray]:
+    """Return a choice of sets of 3 of 20 kinds, whose values depend on their sizes only."""
+    draw = np.random.default_rng(seed)
+    kinds, gpus = 20, 12
+    memory = draw.integers(10, 45, kinds)
+    sets = [
+        kept
+        for size in (1, 2, 3)
+        for kept in combinations_with_replacement(range(kinds), size)
+        if memory[list(kept)].sum() <= 80
+    ]
+    rows = np.zeros((kinds + 1, len(sets)))
+    for column, kept in enumerate(sets):
+        np.add.at(rows[:, column], list(kept), 1)
+    rows[kinds] = 1
+    top = np.array([*draw.integers(1, 4, kinds), gpus])
+    cost = np.array([(1.0, 1.8, 2.4)[len(kept) - 1] for kept in sets])
+    size = len(sets)
+    none = np.full(kinds + 1, -np.inf)
+    zero, most = np.zeros(size, dtype=np.int64), np.full(size, gpus)
+    return IntegerProgram(csr_array(rows), none, top, zero, most, cost), zero
+
+
+@pytest.mark.parametrize("many", [1, 10**9])
+def test_a_search_of_few_variables_first_gives_the_same_best_value(monkeypatch, many):
+    monkeypatch.setattr(reduced_cost_fixing, "_MANY", many)
+    for seed in range(5):
+        program, start = pieces(seed)
+        answer = ReducedCostFixing(Highs()).solve(program, Limits(), start)
+        right = CpSat().solve(program, Limits())
+        assert answer.stopped == "complete"
+        assert program.holds(answer.x)
+        assert program.cost @ answer.x == pytest.approx(program.cost @ right.x, abs=1e-6), seed
+        assert answer.bound == pytest.approx(right.bound, abs=1e-4)
+    for seed in range(30):  # most bounds of the relaxation are not reached here
+        program = random_program(seed)
+        every = solutions(program)
+        values = every @ program.cost
+        answer = ReducedCostFixing(Highs()).solve(program, Limits(), every[int(np.argmin(values))])
+        assert program.cost @ answer.x == pytest.approx(values.max(), abs=1e-6)
