@@ -33,7 +33,7 @@ from dovetail.toolkit.wording import gib
 
 _MOST_SERVERS: Final = 2_000
 _MOST_ROUNDS: Final = 100
-_MOST_WORK: Final = 30_000
+_MOST_WORK: Final = 10_000
 """Sets of servers that are compared in all rounds together, after the first."""
 
 _CLOSE: Final = 1 - 1e-9
@@ -147,6 +147,7 @@ class _Planner:
         self._levels: dict[tuple[str, int], ServerLevel] = {}
         self._curves = {name: self._curve(name) for name in serving.models}
         self._least = {name: self._least_servers(name) for name in serving.models}
+        self._equal = {name: self._told_apart_by(name) for name in serving.models}
 
     def plan(self) -> ServingPlan:
         """Return the plan."""
@@ -168,6 +169,11 @@ class _Planner:
             rule = f"does not fit on {self._gpu.model}: {gib(needs)} GiB with the reserve"
             raise InputError(f"{rule}, of {gib(card)} GiB", f"{path}.{field}")
         return curve
+
+    def _told_apart_by(self, name: str) -> str:
+        """Return a text that is the same for models whose servers nothing tells apart."""
+        model = self._serving.models[name].model_copy(update={"serve": None, "like": None})
+        return self._serving.kind(name) + model.model_dump_json()
 
     def _least_servers(self, name: str) -> int:
         """Return the fewest servers of a model that keep their promises alone."""
@@ -212,11 +218,14 @@ class _Planner:
             servers = sum(more.values())
             if servers > most * (len(best.gpus) - 1):
                 break
-            splits = self._splits(more, case)
-            work += len(splits) + servers
+            work += 1
             if work > _MOST_WORK or rounds == _MOST_ROUNDS:
                 complete = False
                 break
+            if not self._worth_trying(more):
+                continue
+            splits = self._splits(more, case)
+            work += len(splits) + servers
             if self._bound(more, splits) >= len(best.gpus):
                 continue
             rounds += 1
@@ -233,12 +242,20 @@ class _Planner:
                 more = dict(self._least)
                 for name in chosen:
                     more[name] += 1
-                if all(self._divisible(name, count) for name, count in more.items()):
-                    yield more
+                yield more
 
-    def _divisible(self, name: str, servers: int) -> bool:
-        kind, load = self._serving.models[name].load
-        return kind == LOADS[0] or servers <= max(load, self._least[name])
+    def _worth_trying(self, more: Mapping[str, int]) -> bool:
+        """Return whether each server has some load, and no equal model has had these numbers."""
+        of_equals: dict[str, int] = {}
+        for name, count in more.items():
+            kind, load = self._serving.models[name].load
+            if kind != LOADS[0] and count > max(load, self._least[name]):
+                return False
+            equal = self._equal[name]
+            if count > of_equals.get(equal, count):
+                return False
+            of_equals[equal] = count
+        return True
 
     def _bound(self, servers: Mapping[str, int], splits: Sequence[SharedSplit]) -> int:
         """Return a number of GPUs below which no plan can be."""

@@ -236,7 +236,7 @@ def test_other_files_are_no_results(advise, text, message):
 
 def test_the_screen_is_80_columns_wide(advise):
     def change(data):
-        for k in range(30):
+        for k in range(22):
             data["models"][f"a model with a rather long name {k}"] = {"like": "chat"}
 
     status, out, _ = advise(change)
