@@ -8,19 +8,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dovetail.advising.readers._mig import mig_instance
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._hostlist import hostnames
 from dovetail.instances.importers._tres import gpus_by_type
 
 NO_GPU: Final = "used no GPU"
 NONE_LISTED: Final = "list no GPU, as none does: AccountingStorageTRES may lack gres/gpu"
-_MIG: Final = re.compile(
-    r"^(?P<model>.*?)[_.:-]*(?:\d+c\.)?(?P<slices>[1-7])g\.(?P<gib>\d{1,3})gb(?![a-z0-9])"
-)
-_MIG_SLICES: Final = 7
-_A30: Final = (4, 6)
-"""Slices of a GPU that has other ones, and GiB of a slice by which it is known."""
-
 _PART: Final = re.compile(r"(?:^|,)gres/(mps|shard)(?::[^=,]*)?=0*[1-9]")
 _WAITS: Final = {
     *("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
@@ -63,18 +57,13 @@ def held_gpus(text: str) -> HeldGpus:
     """Return the GPUs in a list like ``cpu=8,gres/gpu:a100=2,gres/gpu=2,node=1``."""
     found = {model: count for model, count in gpus_by_type(text).items() if count}
     (model,) = found if len(found) == 1 else (None,)
-    fraction = memory_mib = np.nan
-    mig = _MIG.match(model or "")
-    if mig:
-        slices, gib = int(mig["slices"]), int(mig["gib"])
-        fraction = slices / (_A30[0] if gib == slices * _A30[1] else _MIG_SLICES)
-        memory_mib, model = 1024.0 * gib, mig["model"] or None
+    mig = mig_instance(model or "")
     nodes = re.search(r"(?:^|,)node=(\d{1,7})(?=,|$)", text)
     return HeldGpus(
         sum(found.values()),
-        model,
-        min(1.0, fraction) if mig else np.nan,
-        memory_mib,
+        (mig.model or None) if mig else model,
+        mig.fraction if mig else np.nan,
+        mig.memory_mib if mig else np.nan,
         not found and bool(_PART.search(text)),
         int(nodes[1]) if nodes else 0,
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from dovetail.advising.readers._mig import mig_instance
 from dovetail.advising.readers.kubernetes.controllers import templates
 from dovetail.advising.readers.kubernetes.manifests import KubeObject, Manifest, Objects
 from dovetail.advising.readers.kubernetes.nodes import NodeRecord
@@ -150,6 +151,11 @@ class PodReader:
         if gpus is not None and gpus.replicas > 1:
             request = request._replace(fraction=1 / gpus.replicas)
         wanted = spec.part("nodeSelector").text("nvidia.com/gpu.product")
+        model = gpus.model if gpus is not None else wanted or self._model(request.kind)
+        # Of the strategy single, only the model tells instances of MIG.
+        mig = mig_instance(model or "") or mig_instance(request.kind)
+        if mig is not None:
+            request = request._replace(fraction=mig.fraction)
         return GpuPod(
             pod.key,
             request,
@@ -157,7 +163,7 @@ class PodReader:
             state,
             reason,
             node,
-            gpus.model if gpus is not None else wanted or self._model(request.kind),
+            model,
             gpus.card_mib if gpus is not None else math.nan,
             self._devices(metadata, request.gpus),
             metadata.moment_s("creationTimestamp"),

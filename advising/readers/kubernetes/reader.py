@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.advising.reader import Reader
+from dovetail.advising.readers._mig import mig_instance
 from dovetail.advising.readers.kubernetes.jobs import JOB_COLUMNS, is_uneven, job_row, jobs_of
 from dovetail.advising.readers.kubernetes.manifests import (
     SNAPSHOT,
@@ -67,11 +68,11 @@ def _notes_on_pods(
     nodes: Mapping[str, NodeRecord],
     jobs: Sequence[tuple[str, list[GpuPod]]],
 ) -> Iterator[str]:
-    instances = sum(pod.request.kind != "gpu" for pod in pods)
+    instances = sum(mig_instance(pod.model or pod.request.kind) is not None for pod in pods)
     if instances:
         yield (
-            "Instances of MIG, each of which counts as a GPU of its own model, are used by "
-            f"{number(instances, 'pod')}."
+            "Instances of MIG, which count as the parts of a GPU that their names say, are used "
+            f"by {number(instances, 'pod')}."
         )
     tickets = sum(pod.request.ticket or _is_replica(pod, nodes) for pod in pods)
     if tickets:

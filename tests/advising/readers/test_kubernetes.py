@@ -183,7 +183,10 @@ def test_annotations_of_kai_mean_nothing_to_another_scheduler(tmp_path: Path) ->
             },
             {"gpus": 2.0, "memory_request_mib": 4096.0, "sm_share": 0.5},
         ),
-        ({"nvidia.com/mig-1g.10gb": 1}, {"gpus": 1.0, "gpu_model": "NVIDIA MIG-1G.10GB"}),
+        (
+            {"nvidia.com/mig-1g.10gb": 1},
+            {"gpus": 1.0, "gpu_model": "NVIDIA MIG-1G.10GB", "fraction": 1 / 7},
+        ),
     ],
 )
 def test_parts_of_gpus_of_hami_volcano_and_mig(tmp_path: Path, limits: Data, found: Data) -> None:
@@ -235,7 +238,18 @@ def test_replicas_of_time_slicing_count_as_parts_and_cards_once(tmp_path: Path) 
     )
 
 
-def test_instances_of_mig_are_gpus_of_their_own_model(tmp_path: Path) -> None:
+def test_instances_of_mig_called_gpus_are_parts_too(tmp_path: Path) -> None:
+    labels = {"product": "NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", "memory": "40192"}
+    single = node("n1", labels, {"nvidia.com/gpu": 2})
+    usage = read(tmp_path, pod("a", {"nvidia.com/gpu": 1}, node="n1"), single)
+    assert row(usage, "ml/a")["fraction"] == 3 / 7
+    assert usage.notes == (
+        "Instances of MIG, which count as the parts of a GPU that their names say, are used by 1 "
+        "pod.",
+    )
+
+
+def test_instances_of_mig_are_parts_and_gpus_of_their_own_model(tmp_path: Path) -> None:
     labels = {
         "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
         "nvidia.com/gpu.memory": "81920",
@@ -251,6 +265,7 @@ def test_instances_of_mig_are_gpus_of_their_own_model(tmp_path: Path) -> None:
         >= {
             "gpu_model": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
             "card_mib": 9728.0,
+            "fraction": 1 / 7,
         }.items()
     )
     assert usage.nodes[["gpu_model", "gpus", "card_mib"]].to_numpy().tolist() == [
