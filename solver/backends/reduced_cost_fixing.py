@@ -17,6 +17,7 @@ reaches the bound, it is proven.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, cast
 
@@ -40,6 +41,8 @@ _MOST_PIVOTS, _PIVOTS = 10_000, 50
 
 _STEPS_PER_ENTRY = 5_000
 """Approximate steps of work to solve the relaxation, per entry of its rows."""
+
+_MOST_UNITS = 2.0**40
 
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
 """The first target lies this fraction of the bound, or of its distance from the start's value,
@@ -67,7 +70,8 @@ class Relaxation:
     Attributes
     ----------
     bound : float
-        Upper bound on the value of every solution.
+        Upper bound on the value of every solution, a value that solutions can have: if all costs
+        are multiples of the least of them, such as GPUs are of 1, so is the bound.
     """
 
     def __init__(self, program: IntegerProgram, limits: Limits) -> None:
@@ -78,16 +82,17 @@ class Relaxation:
         prices = np.where(np.isfinite(limit), prices, 0.0)
         self._program = program
         self._reduced = program.cost - program.rows.T @ prices
-        self.bound = _most(prices, program.row_lower, program.row_upper)
-        self.bound += _most(self._reduced, program.lower, program.upper)
+        most = _most(prices, program.row_lower, program.row_upper)
+        most += _most(self._reduced, program.lower, program.upper)
         farthest = np.maximum(np.abs(program.lower), np.abs(program.upper))
         terms = np.abs(program.cost) + abs(program.rows).T @ np.abs(prices)
-        self.bound += _ROUNDING * float(terms @ farthest)
+        self._most = most + _ROUNDING * float(terms @ farthest)
+        self.bound = _reachable(self._most, program.cost)
 
     def tightened(self, at_least: float) -> IntegerProgram:
         """Return the program with bounds that keep every solution worth at least ``at_least``."""
         program, reduced = self._program, self._reduced
-        room = max(0.0, self.bound - at_least) + _TOLERANCE * max(1.0, abs(self.bound))
+        room = max(0.0, self._most - at_least) + _TOLERANCE * max(1.0, abs(self._most))
         span = (program.upper - program.lower).astype(np.float64)
         steps = np.divide(room, np.abs(reduced), out=span.copy(), where=reduced != 0)
         steps = np.minimum(np.floor(steps + _TOLERANCE), span).astype(np.int64)
@@ -163,6 +168,15 @@ def _first(limits: Limits) -> Limits:
     budget = limits.budget
     seconds = min(_FIRST_S, _FIRST_PART * budget.left_s)
     return replace(limits.unwatched(), budget=Budget(budget.now() + seconds, budget.clock))
+
+
+def _reachable(bound: float, cost: Floats) -> float:
+    """Return the largest value within a bound that sums of whole multiples of costs can have."""
+    unit = float(np.abs(cost[cost != 0]).min(initial=math.inf))
+    # Beyond 2^40 units, rounding errors of the bound would matter.
+    if not math.isfinite(bound) or not abs(bound) < _MOST_UNITS * unit < math.inf:
+        return bound
+    return math.floor(bound / unit) * unit if (cost % unit == 0).all() else bound
 
 
 def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) -> float:

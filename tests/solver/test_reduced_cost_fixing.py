@@ -139,3 +139,23 @@ def test_a_search_of_few_variables_first_gives_the_same_best_value(monkeypatch, 
         values = every @ program.cost
         answer = ReducedCostFixing(Highs()).solve(program, Limits(), every[int(np.argmin(values))])
         assert program.cost @ answer.x == pytest.approx(values.max(), abs=1e-6)
+
+
+def test_bounds_of_whole_numbers_of_gpus_are_whole_and_hold():
+    for seed in range(100):
+        program = random_program(seed)
+        unit = (1.0, 2.5, 0.1)[seed % 3]
+        program = program.with_cost(unit * np.round(3 * program.cost))
+        most = (solutions(program) @ program.cost).max()
+        relaxation = Relaxation(program, Limits())
+        assert relaxation.bound >= most - 1e-9, seed
+        if seed % 3 < 2:  # 0.1 is no multiple of itself in binary
+            least = np.abs(program.cost[program.cost != 0]).min(initial=np.inf)
+            units = program.cost / least
+            if (units == np.round(units)).all():
+                assert relaxation.bound / least == np.round(relaxation.bound / least)
+        tight = relaxation.tightened(float(most))
+        every = solutions(program)
+        best = every[every @ program.cost >= most - 1e-9]
+        assert (best >= tight.lower).all(), seed
+        assert (best <= tight.upper).all(), seed
