@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dovetail.advising.matched import FewestGpus, fewest_gpus
+from dovetail.advising.moment import Moment, busiest
 from dovetail.advising.replay import Replayed, replay
 from dovetail.advising.sharing import (
     RESERVE_MIB,
     SPLITS,
     KindPairs,
+    SharingLaw,
     has_partner,
-    in_each_case,
     pairs_of,
 )
 from dovetail.advising.work import CASES, Ints, Work
@@ -23,50 +24,23 @@ from dovetail.formulations.budget import Budget
 
 LIKELY: Final = CASES.index("likely")
 _MOST_MEASURED: Final = 5
-
-
-class Moment(NamedTuple):
-    """The moment at which the records use most GPUs, and the fewest that are enough then.
-
-    Attributes
-    ----------
-    at_s : float
-        The time; 0 without times.
-    jobs : int
-        How many jobs run then.
-    gpus_now : int
-        How many GPUs they hold.
-    gpus : tuple of int
-        The fewest with sharing, in each of ``CASES``.
-    bounds : tuple of int
-        No fewer are possible for the numbers of each case, proven.
-    """
-
-    at_s: float
-    jobs: int
-    gpus_now: int
-    gpus: tuple[int, ...]
-    bounds: tuple[int, ...]
-
-    @property
-    def proven(self) -> bool:
-        """Whether every number is proven to be the fewest."""
-        return self.gpus == self.bounds
+_MOST_PARTNERS: Final = 1_000
+"""The most sets of kinds that are named."""
 
 
 class Partners(NamedTuple):
-    """Two kinds of work that could share GPUs, in the case ``likely``.
+    """Kinds of work that could share GPUs, in the case ``likely``.
 
     Attributes
     ----------
     kinds : tuple of int
-        Both kinds.
+        The kinds, two or more; jobs of one kind may share.
     at_once : int
         How many GPUs they share at the busiest moment.
     shared_hours : float
         The GPU hours that they share in the replay.
     split : tuple of int
-        The SM share of each, in per cent: halves if jobs come and go.
+        The SM share of each, in per cent.
     memory_mib : tuple of float
         The memory that each is likely to need.
     limit_mib : tuple of float
@@ -77,14 +51,24 @@ class Partners(NamedTuple):
         Whether they may share at this split in every case, and none answers requests.
     """
 
-    kinds: tuple[int, int]
+    kinds: tuple[int, ...]
     at_once: int
     shared_hours: float
-    split: tuple[int, int]
-    memory_mib: tuple[float, float]
-    limit_mib: tuple[float, float]
-    slowdown: tuple[tuple[float, float], tuple[float, float]]
+    split: tuple[int, ...]
+    memory_mib: tuple[float, ...]
+    limit_mib: tuple[float, ...]
+    slowdown: tuple[tuple[float, float], ...]
     sure: bool
+
+    @property
+    def alike(self) -> dict[int, int]:
+        """The position of the first of the jobs of one kind and share, and how many there are."""
+        first: dict[tuple[int, int], int] = {}
+        counts: dict[int, int] = {}
+        for k, job in enumerate(zip(self.kinds, self.split, strict=True)):
+            at = first.setdefault(job, k)
+            counts[at] = counts.get(at, 0) + 1
+        return counts
 
 
 class Obstacle(NamedTuple):
@@ -148,6 +132,8 @@ class Advice:
         The work.
     limit : float
         The slowdown that owners accept.
+    most : int
+        The most jobs on a GPU.
     gpu_hours : float
         The GPU hours that the records hold; 0 without times.
     replayed : tuple of Replayed
@@ -164,6 +150,7 @@ class Advice:
 
     work: Work
     limit: float
+    most: int
     gpu_hours: float
     replayed: tuple[Replayed, ...]
     moment: Moment
@@ -177,6 +164,7 @@ def advice_for(
     limit: float,
     budget: Budget,
     tell: Callable[[str], None] = lambda _text: None,
+    most: int = 2,
 ) -> Advice:
     """Return the advice.
 
@@ -190,6 +178,8 @@ def advice_for(
         The time for it.
     tell : callable
         Gets the name of each step.
+    most : int
+        The most jobs on a GPU, from 2 to 48.
 
     Raises
     ------
@@ -199,113 +189,101 @@ def advice_for(
     splits = SPLITS[:1] if work.timed else SPLITS
     tables = [pairs_of(work, case, limit, budget, splits) for case in range(len(CASES))]
     tell("finding the busiest moment")
-    moment, mates = _busiest(work, tables, budget)
+    moment = busiest(work, tables, limit, most, budget)
     replayed = []
     for case, name in enumerate(CASES if work.timed else ()):
         tell(f"replaying the jobs, case {name}")
-        replayed.append(replay(work, case, tables, limit, budget))
-    obstacles = _obstacles(work, tables[LIKELY])
+        replayed.append(replay(work, case, tables, limit, most, budget))
     return Advice(
         work,
         limit,
+        most,
         float(work.gpu_hours.sum()),
         tuple(replayed),
         moment,
-        _partners(work, tables, mates, replayed[LIKELY] if replayed else None, limit),
-        obstacles,
+        _partners(
+            work,
+            [table.law for table in tables],
+            moment,
+            replayed[LIKELY] if replayed else None,
+            limit,
+        ),
+        _obstacles(work, tables[LIKELY]),
         _to_measure(work, tables),
     )
 
 
-def _busiest(
-    work: Work, tables: Sequence[KindPairs], budget: Budget
-) -> tuple[Moment, list[tuple[int, int]]]:
-    """Return the busiest moment, and the kinds that share then in the case ``likely``."""
-    at, jobs = _running_most(work)
-    kinds = work.kind[jobs]
-    gpus, bounds, mates = [], [], []
-    for case, table in enumerate(tables):
-        used = least = 0
-        for size in np.unique(work.gpus[kinds]).tolist():
-            of_size = kinds[work.gpus[kinds] == size]
-            found = fewest_gpus(of_size, table.allowed, table.slowdown, budget)
-            used += size * (len(of_size) - found.pairs)
-            least += size * (len(of_size) - found.most_pairs)
-            if case == LIKELY:
-                mates += _pairs_in(of_size, found)
-        gpus.append(used)
-        bounds.append(least)
-    held = int(work.gpus[kinds].sum())
-    return Moment(at, len(jobs), held, tuple(gpus), tuple(bounds)), mates
-
-
-def _pairs_in(kinds: Ints, found: FewestGpus) -> list[tuple[int, int]]:
-    own = np.flatnonzero(found.mate > np.arange(len(kinds)))
-    both = np.sort(np.stack([kinds[own], kinds[found.mate[own]]], axis=1), axis=1)
-    return [(int(a), int(b)) for a, b in both]
-
-
-def _running_most(work: Work) -> tuple[float, Ints]:
-    """Return the moment at which most GPUs are held, and the jobs that run then."""
-    if not work.timed:
-        return 0.0, np.arange(len(work.kind))
-    held = work.gpus[work.kind]
-    times = np.concatenate([work.begin_s, work.end_s])
-    change = np.concatenate([held, -held])
-    # What ends at a moment does so before what begins.
-    order = np.lexsort((change, times))
-    most = int(np.argmax(np.cumsum(change[order])))
-    at = float(times[order][most])
-    return at, np.flatnonzero((work.begin_s <= at) & (work.end_s > at))
-
-
 def _partners(
     work: Work,
-    tables: Sequence[KindPairs],
-    mates: Sequence[tuple[int, int]],
+    laws: Sequence[SharingLaw],
+    moment: Moment,
     replayed: Replayed | None,
     limit: float,
 ) -> tuple[Partners, ...]:
-    at_once: dict[tuple[int, int], int] = {}
-    for pair in mates:
-        at_once[pair] = at_once.get(pair, 0) + int(work.gpus[pair[0]])
-    hours = replayed.shared_hours if replayed else {}
-    pairs = list(dict.fromkeys((*at_once, *hours)))
-    if not pairs:
-        return ()
-    both = np.array(pairs, np.int64)
-    split = [SPLITS[int(tables[LIKELY].split[pair])] for pair in pairs]
-    slowdowns = in_each_case(work, both, np.array(split, np.int64))
-    least, most = slowdowns.min(axis=0), slowdowns.max(axis=0)
-    fits = np.all([table.fits[both[:, 0], both[:, 1]] for table in tables], axis=0)
-    # No record tells the tail latency of a service.
-    sure = fits & (most <= limit).all(axis=1) & ~work.service[both].any(axis=1)
-    found = []
-    for k, (a, b) in enumerate(pairs):
-        memory = (float(work.memory_mib[LIKELY, a]), float(work.memory_mib[LIKELY, b]))
-        room = float(min(work.card_mib[a], work.card_mib[b])) - RESERVE_MIB
-        scale = room / max(sum(memory), 1.0)
-        found.append(
-            Partners(
-                (a, b),
-                at_once.get((a, b), 0),
-                hours.get((a, b), 0.0),
-                split[k],
-                memory,
-                (memory[0] * scale, memory[1] * scale),
-                (
-                    (float(least[k, 0]), float(most[k, 0])),
-                    (float(least[k, 1]), float(most[k, 1])),
-                ),
-                bool(sure[k]),
-            )
-        )
+    """Return the kinds that share, each set of them once at the shares of the replay."""
+    hours = dict(replayed.shared_hours) if replayed else {}
+    shares_of: dict[tuple[int, ...], tuple[int, ...]] = {}
+    at_once: dict[tuple[int, ...], int] = {}
+    for (kinds, shares), gpus in moment.mates.items():
+        shares_of[kinds] = shares
+        at_once[kinds] = at_once.get(kinds, 0) + gpus
+    if replayed:
+        shares_of |= {kinds: tuple(replayed.shares[list(kinds)].tolist()) for kinds in hours}
+    saved = {kinds: hours.get(kinds, 0.0) * (len(kinds) - 1) for kinds in shares_of}
+    often = sorted(shares_of, key=lambda kinds: (-saved[kinds], -at_once.get(kinds, 0), kinds))
+    by_size = defaultdict(list)
+    for kinds in often[:_MOST_PARTNERS]:
+        by_size[len(kinds)].append(kinds)
+    found: list[Partners] = []
+    for same in by_size.values():
+        splits = [shares_of[kinds] for kinds in same]
+        for kinds, split, slowdown, sure in _judged(work, laws, same, splits, limit):
+            once, shared = at_once.get(kinds, 0), hours.get(kinds, 0.0)
+            memory, limits = _memory_of(work, kinds)
+            found.append(Partners(kinds, once, shared, split, memory, limits, slowdown, sure))
     return tuple(sorted(found, key=_by_use))
 
 
-def _by_use(each: Partners) -> tuple[bool, float, int, tuple[int, int]]:
-    """Return the key that sorts pairs: sure ones first, then by how much they share."""
-    return not each.sure, -each.shared_hours, -each.at_once, each.kinds
+def _judged(
+    work: Work,
+    laws: Sequence[SharingLaw],
+    sets: Sequence[tuple[int, ...]],
+    shares: Sequence[tuple[int, ...]],
+    limit: float,
+) -> Iterator[_Judged]:
+    """Yield sets of one size with their shares, the range of each slowdown, and whether sure."""
+    kinds, split = np.array(sets, np.int64), np.array(shares, np.int64)
+    slowdowns = np.stack([law.slowdowns(kinds, split) for law in laws])
+    least, most = slowdowns.min(axis=0), slowdowns.max(axis=0)
+    free = work.card_mib[kinds].min(axis=1) - RESERVE_MIB
+    fits = (work.memory_mib[:, kinds].sum(axis=2) <= free).all(axis=0)
+    # No record tells the tail latency of a service.
+    sure = fits & (most <= limit).all(axis=1) & ~work.service[kinds].any(axis=1)
+    ranges = np.stack([least, most], axis=2).tolist()
+    for k, each in enumerate(sets):
+        slowdown = tuple((low, high) for low, high in ranges[k])
+        yield _Judged(each, shares[k], slowdown, bool(sure[k]))
+
+
+class _Judged(NamedTuple):
+    kinds: tuple[int, ...]
+    split: tuple[int, ...]
+    slowdown: tuple[tuple[float, float], ...]
+    sure: bool
+
+
+def _memory_of(work: Work, kinds: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the memory that each of some kinds is likely to need, and a limit for each."""
+    among = list(kinds)
+    memory = work.memory_mib[LIKELY, among]
+    room = float(work.card_mib[among].min()) - RESERVE_MIB
+    limits = memory * room / max(float(memory.sum()), 1.0)
+    return tuple(memory.tolist()), tuple(limits.tolist())
+
+
+def _by_use(each: Partners) -> tuple[bool, float, int, tuple[int, ...]]:
+    """Return the key that sorts sets: sure ones first, then by how much they save."""
+    return not each.sure, -each.shared_hours * (len(each.kinds) - 1), -each.at_once, each.kinds
 
 
 def _obstacles(work: Work, likely: KindPairs) -> tuple[Obstacle, ...]:

@@ -14,8 +14,12 @@ from dovetail.toolkit.commands import (
     finite,
     limit,
     option,
+    output_file,
     pair,
 )
+
+_MOST_JOBS: Final = 48
+"""As many as an instance allows."""
 
 
 class Since(NamedTuple):
@@ -58,6 +62,13 @@ def _slowdown(text: str) -> float:
     return number
 
 
+def _jobs_per_gpu(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 2 <= number <= _MOST_JOBS:
+        raise ArgumentTypeError(f"must be a whole number from 2 to {_MOST_JOBS}, got {text!r}")
+    return number
+
+
 def _cost(text: str) -> float:
     number = finite(text)
     if number < 0:
@@ -90,8 +101,19 @@ ADVISE: Final = Command(
             repeated=True,
         ),
         option("--gsla G", "the slowdown that owners accept", _slowdown, "1.5", field="gsla"),
+        option(
+            "--max-jobs-per-gpu N",
+            "the most jobs on a GPU, from 2 to 48",
+            _jobs_per_gpu,
+            "2",
+        ),
         option("--cost-per-gpu-hour C", "also print the cost, in any currency", _cost),
         REPORT,
+        option(
+            "--instance FILE",
+            "write the busiest moment as an instance, in the case likely, to plan and explain it",
+            output_file,
+        ),
         option("--time-limit SECONDS", "stop after this time", limit, "300"),
     ),
     section="planning",

@@ -27,7 +27,7 @@ def advise(options: Namespace) -> int:
     from dovetail.advising.work import work_of
     from dovetail.formulations.budget import Budget, OutOfTimeError
 
-    require_separate(options.files, options.report)
+    require_separate(options.files, options.report, options.instance)
     names = ", ".join(options.files)
     budget = Budget.of(None if options.time_limit == math.inf else options.time_limit)
     with working("reading the files") as line:
@@ -42,7 +42,7 @@ def advise(options: Namespace) -> int:
             line.text = text
 
         try:
-            advice = advice_for(work, options.gsla, budget, tell)
+            advice = advice_for(work, options.gsla, budget, tell, options.max_jobs_per_gpu)
         except OutOfTimeError:
             raise UnsupportedError(_time_is_up(options.time_limit)) from None
     words = AdviceWords(advice, usage, options.files, options.cost_per_gpu_hour)
@@ -50,6 +50,10 @@ def advise(options: Namespace) -> int:
         from dovetail.advising.report import write_report
 
         write_report(words, options.report)
+    if options.instance:
+        from dovetail.instances.files import write_instance
+
+        write_instance(advice.moment.instance, options.instance)
     print_either(options, words.data(), words.view)
     return 0
 

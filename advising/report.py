@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from dovetail.advising.advice import LIKELY, Partners
-from dovetail.advising.words import AdviceWords
+from dovetail.advising.words import UNTESTED, AdviceWords
 from dovetail.advising.work import CASES
 from dovetail.instances._frames import frame
 from dovetail.instances._version import VERSION
@@ -20,39 +20,56 @@ from dovetail.toolkit.pages import Cell, Head, PageTable, environment
 from dovetail.toolkit.wording import enumerated, gib, number
 
 _MOST_TYPED: Final = 20
-"""Pairs with their settings."""
+"""Sets with their settings."""
 
-_TRUST: Final = (
-    "Proven is the number of GPUs at the busiest moment, for the numbers in this page: no other "
-    "pairing of the same jobs needs fewer. The numbers themselves are estimates.",
+
+def _trust(words: AdviceWords) -> list[str]:
+    """Return what is proven and what is assumed, in sentences."""
+    grouping = "grouping" if words.in_sets else "pairing"
+    proven = (
+        "Proven is the number of GPUs at the busiest moment, for the numbers in this page: no "
+        f"other {grouping} of the same jobs needs fewer."
+        if words.advice.moment.proven
+        else "Proven is that fewer GPUs than the bound at the busiest moment cannot be enough, for "
+        "the numbers in this page."
+    )
+    untested = [f"{UNTESTED} Measure a set before you rely on it."] if words.in_sets else []
+    return [f"{proven} The numbers themselves are estimates.", _LAW, *untested, *_ASSUMED]
+
+
+_LAW: Final = (
     "No pair was measured. Slowdowns follow from the time for which a job keeps its GPU busy, by a "
     "law that was fitted on 35 pairs at halves of the SMs of one H200. Tried there on workloads "
     "that were left out, 93 % of the slowdowns were within the case low if gpu_util is recorded, "
-    "83 % if SM and DRAM activity are, where the range is narrower.",
+    "83 % if SM and DRAM activity are, where the range is narrower."
+)
+
+_ASSUMED: Final = (
     "The case low is the cautious one: peaks of memory with a margin, the busiest 5 % of the time, "
     "the worst of what is unknown, no service beside a job. What is worth doing in the case low is "
     "worth doing.",
     "Tail latencies are in no record that is read here. A service with a p99 promise has to be "
     "measured beside its co-runner before it is promised anything.",
     "Jobs start when they started, and nothing is moved. Nobody knows how long a job will run when "
-    "it is decided where it starts. Jobs on several GPUs share all of them with one other job or "
-    "none.",
+    "it is decided where it starts. Jobs on several GPUs share all of them with the same other "
+    "jobs or with none.",
     "SM shares (MPS) are limits, and some shares compute wrong with some versions of cuBLAS: check "
     "yours with dovetail doctor --splits before you set them.",
-    "To try it: run the first pair for an hour with the numbers of this page, and compare the time "
-    "of an iteration with that alone. Dovetail's live mode does this by itself.",
+    "To try it: run the first jobs of the list together for an hour with the numbers of this page, "
+    "and compare the time of an iteration with that alone. Dovetail's live mode does this by "
+    "itself.",
 )
 
 
 class TypedJob(NamedTuple):
-    """What to type in for one of two jobs."""
+    """What to type in for one of the jobs that share, or for several alike."""
 
     title: str
     settings: list[tuple[str, str]]
 
 
-class TypedPair(NamedTuple):
-    """What to type in for two jobs that share."""
+class TypedSet(NamedTuple):
+    """What to type in for jobs that share."""
 
     title: str
     jobs: tuple[TypedJob, ...]
@@ -81,7 +98,9 @@ def report_html(words: AdviceWords) -> str:
             pairs=[_typed(words, each) for each in advice.partners[:_MOST_TYPED]],
             obstacles=_obstacles(words),
             to_measure=_to_measure(words),
-            trust=_TRUST,
+            trust=_trust(words),
+            partners_text=_partners_text(words),
+            in_sets=words.in_sets,
             facts=list(words.facts())[1:],
             left_out=words.left_out(),
             version=VERSION,
@@ -107,12 +126,31 @@ def _tiles(words: AdviceWords) -> Iterator[tuple[str, str, str]]:
     yield "slowdown that owners accept", f"{advice.limit:.2f}", ""
 
 
+def _partners_text(words: AdviceWords) -> str:
+    if words.in_sets:
+        return (
+            f"Sets of up to {words.advice.most} jobs in the case likely: first those that may "
+            "share in every case, then those that save most. The slowdown is a range over all jobs "
+            "of the set: from the case high to the case low."
+        )
+    return (
+        "Pairs of kinds of work in the case likely: first those that may share in every case, then "
+        "those that share longest. The slowdown of each job is a range: from the case high to the "
+        "case low."
+    )
+
+
 def _replay_text(words: AdviceWords) -> str:
     if words.advice.replayed:
+        beside = (
+            "running jobs if all of them may share"
+            if words.in_sets
+            else "a running job if the two may share at halves of the SMs"
+        )
         return (
-            "The same jobs once more: each starts when it did, beside a running job if the two may "
-            "share at halves of the SMs, else on idle GPUs. Low, likely and high are three "
-            "assumptions of what jobs need, named by what sharing saves."
+            f"The same jobs once more: each starts when it did, beside {beside}, else on idle "
+            "GPUs. Low, likely and high are three assumptions of what jobs need, named by what "
+            "sharing saves."
         )
     return (
         "The records have no times: all jobs are taken to run at once. Low, likely and high are "
@@ -149,6 +187,19 @@ def _figure(text: str) -> Cell:
 
 
 def _partners(words: AdviceWords) -> PageTable:
+    shared = [
+        Head("sure", "in every case", number=False),
+        Head("shared", "GPU h"),
+        Head("at the peak", "GPUs"),
+    ]
+    if words.in_sets:
+        heads = [
+            Head("jobs on a GPU", "SMs and memory of each", number=False),
+            Head("slowdown"),
+            *shared,
+        ]
+        rows = [_set_row(words, each) for each in words.advice.partners]
+        return PageTable("sets of kinds of work that could share", heads, rows)
     heads = [
         Head("job", number=False),
         Head("with", number=False),
@@ -156,37 +207,53 @@ def _partners(words: AdviceWords) -> PageTable:
         Head("memory", "GiB"),
         Head("slowdown", "of the job"),
         Head("slowdown", "of the other"),
-        Head("sure", "in every case", number=False),
-        Head("shared", "GPU h"),
-        Head("at the peak", "GPUs"),
+        *shared,
     ]
-    rows = [_partner_row(words, each) for each in words.advice.partners]
+    rows = [_pair_row(words, each) for each in words.advice.partners]
     return PageTable("pairs of kinds of work that could share", heads, rows)
 
 
-def _partner_row(words: AdviceWords, each: Partners) -> list[str | Cell]:
+def _pair_row(words: AdviceWords, each: Partners) -> list[str | Cell]:
     work = words.advice.work
     return [
         *(Cell(work.label(kind), (number(int(work.gpus[kind]), "GPU"),)) for kind in each.kinds),
         "/".join(map(str, each.split)),
         " + ".join(map(gib, each.memory_mib)),
         *(f"{low:.2f} to {high:.2f}" for low, high in each.slowdown),
-        "yes" if each.sure else "",
-        f"{each.shared_hours:,.0f}",
-        f"{each.at_once:,}",
+        *_shared(each),
     ]
 
 
-def _typed(words: AdviceWords, partners: Partners) -> TypedPair:
-    labels = [words.advice.work.label(kind) for kind in partners.kinds]
+def _set_row(words: AdviceWords, each: Partners) -> list[str | Cell]:
+    names, needs = (
+        words.together(each),
+        [f"{each.split[k]} %, {gib(each.memory_mib[k])} GiB" for k in each.alike],
+    )
+    others = (f"+ {name}: {need}" for name, need in zip(names[1:], needs[1:], strict=True))
+    low = min(low for low, _ in each.slowdown)
+    high = max(high for _, high in each.slowdown)
+    return [
+        Cell(names[0], (needs[0], *others)),
+        f"{low:.2f} to {high:.2f}",
+        *_shared(each),
+    ]
+
+
+def _shared(each: Partners) -> tuple[str, str, str]:
+    return "yes" if each.sure else "", f"{each.shared_hours:,.0f}", f"{each.at_once:,}"
+
+
+def _typed(words: AdviceWords, partners: Partners) -> TypedSet:
+    labels = words.together(partners)
+    places = list(partners.alike) if words.in_sets else range(len(partners.kinds))
     jobs = (
         TypedJob(
             f"{label}: {partners.split[k]} % of the SMs, {gib(partners.limit_mib[k])} GiB",
             words.typed(partners, k),
         )
-        for k, label in enumerate(labels)
+        for k, label in zip(places, labels, strict=True)
     )
-    return TypedPair(" with ".join(labels), tuple(jobs))
+    return TypedSet(" with ".join(labels), tuple(jobs))
 
 
 def _obstacles(words: AdviceWords) -> PageTable:

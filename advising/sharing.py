@@ -1,17 +1,19 @@
-"""Slowdowns of two kinds of work on one GPU, for each case, from what monitoring records.
+"""Slowdowns of kinds of work that share a GPU, for each case, from what monitoring records.
 
 They are those of the law of MPS at caps (``dovetail.predictors.kernels``), for profiles made of the
 figures of the case. In the case likely the prediction counts, in the case low its upper bound,
 which assumes the worst of unknown figures, and in the case high the square of the prediction over
 the bound, at least 1: as much smaller as the bound is larger. These are estimates: the law was
 fitted on one H200. ``benchmarks/advising/ranges.py`` has how often the cases hold there with each
-workload left out.
+workload left out. The law was fitted on pairs: of three and more jobs under caps nobody has
+published a measurement, so there its bounds are untested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from dovetail.advising.work import CASES, Bools, Floats, Ints, Work
 from dovetail.formulations.budget import Budget
 from dovetail.instances.instance import Workload
-from dovetail.predictors.kernels import KernelsPredictor, profiles, ranges, roofline
+from dovetail.predictors.kernels import Law, bounded, profiles, ranges, roofline
 
 SPLITS: Final = ((50, 50), (60, 40), (40, 60), (70, 30), (30, 70))
 """The SM shares of two jobs, in per cent, that are compared."""
@@ -35,7 +37,10 @@ _WORTH: Final = 0.02
 CONFIDENCE: Final = 0.9
 """The confidence of the upper bounds of the case low."""
 
-_ROWS_AT_ONCE: Final = 250_000
+_LAW: Final = Law()
+_FAR: Final = NormalDist().inv_cdf(CONFIDENCE)
+
+_ROWS_AT_ONCE: Final = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +59,15 @@ class KindPairs:
     slowdown : (kinds, kinds) float
         The slowdown of the first kind at that split; at the least one if none is within the limit;
         NaN if unknown.
-    at_half : (kinds,) float
-        The slowdown of each kind that runs alone with half of the SMs; NaN if unknown, or if it
-        fits beside none in any case.
+    law : SharingLaw
+        The law for the kinds that fit beside another in some case.
     """
 
     fits: Bools
     allowed: Bools
     split: NDArray[np.int8]
     slowdown: NDArray[np.float32]
-    at_half: Floats
+    law: SharingLaw
 
 
 def pairs_of(
@@ -87,13 +91,13 @@ def pairs_of(
     mirrored = np.array([splits.index((other, own)) for own, other in splits], np.int8)
     # Pairs that may share in any case: their slowdowns are told for all.
     asked = (fits | _fits(work, CASES.index("high"))) & work.used[:, None] & work.used[None, :]
-    model = _CasePredictor(work, case, np.flatnonzero(asked.any(axis=1)))
+    law = SharingLaw(work, case, np.flatnonzero(asked.any(axis=1)))
     first, second = np.nonzero(np.triu(asked))
     for start in range(0, len(first), _ROWS_AT_ONCE):
         budget.check()
         rows = slice(start, start + _ROWS_AT_ONCE)
         a, b = first[rows], second[rows]
-        number, both, within = _best_split(model, np.stack([a, b], axis=1), limit, splits)
+        number, both, within = _best_split(law, np.stack([a, b], axis=1), limit, splits)
         slowdown[b, a], slowdown[a, b] = both[:, 1], both[:, 0]
         split[b, a], split[a, b] = mirrored[number], number
         allowed[a, b] = allowed[b, a] = within
@@ -101,31 +105,11 @@ def pairs_of(
     if case == CASES.index("low"):
         # No record tells a service's tail latency: it shares with services only.
         allowed &= work.service[:, None] == work.service[None, :]
-    return KindPairs(fits, allowed, split, slowdown, model.at_half())
-
-
-def in_each_case(work: Work, pairs: Ints, shares: Ints) -> Floats:
-    """Return the slowdowns of pairs of kinds with these shares in all cases.
-
-    Parameters
-    ----------
-    work : Work
-        The work.
-    pairs, shares : (pairs, 2) int
-        Both kinds, and their shares in per cent.
-
-    Returns
-    -------
-    (3, pairs, 2) float
-        For each of ``CASES``.
-    """
-    kinds = np.unique(pairs)
-    models = [_CasePredictor(work, case, kinds) for case in range(len(CASES))]
-    return np.stack([model.slowdowns(pairs, shares) for model in models])
+    return KindPairs(fits, allowed, split, slowdown, law)
 
 
 def _best_split(
-    model: _CasePredictor, pairs: Ints, limit: float, splits: Sequence[tuple[int, int]]
+    law: SharingLaw, pairs: Ints, limit: float, splits: Sequence[tuple[int, int]]
 ) -> tuple[Ints, Floats, Bools]:
     """Return the split of each pair, both slowdowns there, and whether they are within the limit.
 
@@ -135,7 +119,7 @@ def _best_split(
     least = np.full(len(pairs), np.inf)
     number, both = np.zeros(len(pairs), np.int64), np.full((len(pairs), 2), np.nan)
     for k, shares in enumerate(splits):
-        found = model.slowdowns(pairs, np.full(pairs.shape, shares))
+        found = law.slowdowns(pairs, np.full(pairs.shape, shares))
         within = (found <= limit).all(axis=1)
         cost = np.where(within, found.sum(axis=1), _FORBIDDEN + found.max(axis=1))
         better = cost < least - (_WORTH if k else 0.0)
@@ -144,32 +128,57 @@ def _best_split(
     return number, both, np.asarray(least < _FORBIDDEN)
 
 
-class _CasePredictor:
-    """The law of MPS for some kinds of the work in a case."""
+class SharingLaw:
+    """The law of MPS for some kinds of the work in a case.
+
+    Parameters
+    ----------
+    work : Work
+        The work.
+    case : int
+        The case, a position in ``CASES``.
+    kinds : (n,) int
+        The kinds, all of known use.
+    """
 
     def __init__(self, work: Work, case: int, kinds: Ints) -> None:
-        self._case, self._kinds = case, kinds
+        self._case = case
         self._place = np.full(len(work.used), -1)
         self._place[kinds] = np.arange(len(kinds))
-        self._workloads = {str(kind): _workload(work, case, kind) for kind in kinds.tolist()}
-        self._law = KernelsPredictor(confidence=CONFIDENCE)
+        self._demand = ranges(profiles({str(k): _workload(work, case, k) for k in kinds.tolist()}))
 
-    def at_half(self) -> Floats:
-        """Return the slowdown of each kind alone with half of the SMs; NaN for other kinds."""
-        found = np.full(len(self._place), np.nan)
-        demand = ranges(profiles(self._workloads))
-        of_case = demand.worst if self._case == CASES.index("low") else demand.likely
-        found[self._kinds] = roofline(of_case, np.full(len(self._kinds), 50))
-        return found
+    def slowdowns(self, kinds: Ints, shares: Ints) -> Floats:
+        """Return the slowdowns of sets of kinds with these shares.
 
-    def slowdowns(self, pairs: Ints, shares: Ints) -> Floats:
-        """Return the slowdowns of pairs of kinds with these shares, shape (pairs, 2)."""
-        found = self._law.predict(self._workloads, self._place[pairs], shares)
-        if found.upper is None or self._case == CASES.index("likely"):
-            return found.slowdown
+        Parameters
+        ----------
+        kinds, shares : (sets, k) int
+            The kinds that share a GPU, and their shares in per cent.
+
+        Returns
+        -------
+        (sets, k) float
+        """
+        unknown = np.full(kinds.shape, np.nan)
+        likely, upper, _ = bounded(_LAW, self._demand, self._place[kinds], shares, unknown, _FAR)
+        if self._case == CASES.index("likely"):
+            return likely
         if self._case == CASES.index("low"):
-            return found.upper
-        return np.maximum(1.0, found.slowdown**2 / found.upper)
+            return upper
+        return np.maximum(1.0, likely**2 / upper)
+
+    def alone(self, shares: Ints) -> Floats:
+        """Return the slowdown of each kind that runs alone at a share; NaN for other kinds.
+
+        Parameters
+        ----------
+        shares : (kinds,) int
+            The share of each kind in per cent.
+        """
+        found, known = np.full(len(self._place), np.nan), self._place >= 0
+        demand = self._demand.worst if self._case == CASES.index("low") else self._demand.likely
+        found[known] = roofline(demand, shares[known])
+        return found
 
 
 def _workload(work: Work, case: int, kind: int) -> Workload:

@@ -26,6 +26,12 @@ from dovetail.toolkit.wording import enumerated, gib, lasting, number
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+UNTESTED: Final = (
+    "Three and more jobs on a GPU: their slowdowns follow from a law that was fitted on pairs at "
+    "halves of the SMs. No such set has been measured under caps, so the ranges are untested there."
+)
+"""What to know of sets of three and more."""
+
 _MOST_PARTNERS: Final = 10
 _MOST_NAMED: Final = 3
 _NOTHING: Final = 0.005
@@ -86,12 +92,18 @@ class AdviceWords:
         work = self.advice.work
         detailed = int(work.runs[work.detailed].sum())
         jobs = int(work.runs.sum())
+        nothing = "nothing was measured in pairs" + (" or larger sets" if self.in_sets else "")
         if detailed == jobs:
-            return "estimates from SM and DRAM activity; nothing was measured in pairs"
+            return f"estimates from SM and DRAM activity; {nothing}"
         of = (
             "gpu_util and memory" if not detailed else f"gpu_util, of {detailed:,} jobs SM activity"
         )
-        return f"estimates from {of}; nothing was measured in pairs"
+        return f"estimates from {of}; {nothing}"
+
+    @property
+    def in_sets(self) -> bool:
+        """Whether more than two jobs may share a GPU."""
+        return self.advice.most > 2
 
     def _span(self) -> str:
         work = self.advice.work
@@ -172,15 +184,17 @@ class AdviceWords:
         """Return what is proven of the busiest moment."""
         moment, likely = self.advice.moment, self.advice.moment.gpus[LIKELY]
         at_most = "in pairs at halves of the SMs" if self.advice.work.timed else "in pairs"
+        if self.in_sets:
+            at_most = f"with up to {self.advice.most} jobs on each"
         jobs, gpus = number(moment.jobs, "job"), number(moment.gpus_now, "GPU")
         if likely >= moment.gpus_now:
             return (
-                f"At the busiest moment{self._when()}, {jobs} had {gpus}. None of them may share "
-                f"{at_most}, or too little is recorded of them."
+                f"At the busiest moment{self._when()}, {jobs} had {gpus}. None of them may share"
+                f"{'' if self.in_sets else f' {at_most}'}, or too little is recorded of them."
             )
         proof = (
             "no fewer are possible for these numbers, proven"
-            if moment.proven
+            if likely == moment.bounds[LIKELY]
             else f"proven: no fewer than {moment.bounds[LIKELY]:,}"
         )
         return (
@@ -203,9 +217,11 @@ class AdviceWords:
         users = [
             {self.advice.work.users[kind] for kind in each.kinds} for each in self.advice.partners
         ]
+        if self.in_sets:
+            yield UNTESTED
         if any(len(each) > 1 for each in users):
             yield (
-                "An MPS server runs the processes of one Unix user at a time. Pairs of two users "
+                "An MPS server runs the processes of one Unix user at a time. Jobs of two users "
                 "need one that root has started with -multiuser-server, or a common account."
             )
         if self.cost is not None and not self.advice.replayed:
@@ -216,6 +232,14 @@ class AdviceWords:
         if not found:
             return
         yield title("who could share (likely; sure: in the case low, too)")
+        shown = found[:_MOST_PARTNERS]
+        last = TableColumn("GPU h\nshared" if self.advice.replayed else "GPUs", right=True)
+        yield self._set_table(shown, last) if self.in_sets else self._pair_table(shown, last)
+        if len(found) > _MOST_PARTNERS:
+            sets = "sets" if self.in_sets else "pairs"
+            yield f"and {len(found) - _MOST_PARTNERS:,} more {sets} of kinds (--json, --report)"
+
+    def _pair_table(self, shown: Sequence[Partners], last: TableColumn) -> RenderableType:
         columns = (
             TableColumn("job", folds=True),
             TableColumn("with", folds=True),
@@ -223,13 +247,11 @@ class AdviceWords:
             TableColumn("GiB", right=True),
             TableColumn("slowdowns", right=True),
             TableColumn("sure", silent=("",)),
-            TableColumn("GPU h\nshared" if self.advice.replayed else "GPUs", right=True),
+            last,
         )
-        yield table(columns, [self._partner_row(each) for each in found[:_MOST_PARTNERS]], names=2)
-        if len(found) > _MOST_PARTNERS:
-            yield f"and {len(found) - _MOST_PARTNERS:,} more pairs of kinds (--json, --report)"
+        return table(columns, [self._pair_row(each) for each in shown], names=2)
 
-    def _partner_row(self, partners: Partners) -> list[str | Any]:
+    def _pair_row(self, partners: Partners) -> list[str | Any]:
         a, b = partners.kinds
         ranges = " ".join(f"{low:.2f}-{high:.2f}" for low, high in partners.slowdown)
         return [
@@ -239,7 +261,51 @@ class AdviceWords:
             " + ".join(map(gib, partners.memory_mib)),
             ranges,
             "yes" if partners.sure else "",
-            _amount(partners.shared_hours) if self.advice.replayed else f"{partners.at_once:,}",
+            self.used(partners),
+        ]
+
+    def _set_table(self, shown: Sequence[Partners], last: TableColumn) -> RenderableType:
+        """Return a table with a line for each kind of a set."""
+        columns = (
+            TableColumn("jobs on a GPU", folds=True),
+            TableColumn("how\nmany", right=True),
+            TableColumn("SMs %\neach", right=True),
+            TableColumn("GiB\neach", right=True),
+            TableColumn("slowdown", right=True),
+            TableColumn("sure", silent=("",)),
+            last,
+        )
+        return table(columns, [row for each in shown for row in self._set_rows(each)], names=1)
+
+    def _set_rows(self, partners: Partners) -> Iterator[list[str | Any]]:
+        for k, count in partners.alike.items():
+            label = self.advice.work.label(partners.kinds[k])
+            low, high = partners.slowdown[k]
+            yield [
+                Name(f"+ {label}" if k else label),
+                str(count),
+                str(partners.split[k]),
+                gib(partners.memory_mib[k]),
+                f"{low:.2f}-{high:.2f}",
+                "yes" if partners.sure and not k else "",
+                "" if k else self.used(partners),
+            ]
+
+    def used(self, partners: Partners) -> str:
+        """Return for how long kinds share, or on how many GPUs without times."""
+        hours = self.advice.replayed
+        return _amount(partners.shared_hours) if hours else f"{partners.at_once:,}"
+
+    def together(self, partners: Partners) -> list[str]:
+        """Return the names of kinds that share, each with how many of it there are."""
+        work, alike = self.advice.work, partners.alike
+        if not self.in_sets:
+            return [work.label(kind) for kind in partners.kinds]
+        return [
+            work.label(partners.kinds[k])
+            if number == 1
+            else f"{number} × {work.label(partners.kinds[k])}"
+            for k, number in alike.items()
         ]
 
     def _others(self) -> Iterator[RenderableType]:
@@ -269,20 +335,20 @@ class AdviceWords:
             yield stacked(*left_out)
 
     def first_settings(self) -> list[tuple[str, str]]:
-        """Return the settings of the first job of the first pair."""
+        """Return the settings of the first job of the first set."""
         if not self.advice.partners:
             return []
         return self.typed(self.advice.partners[0], 0)
 
     def typed(self, partners: Partners, k: int) -> list[tuple[str, str]]:
-        """Return the settings of one of two jobs as names and lines."""
+        """Return the settings of one of the jobs that share as names and lines."""
         return [
             (each.system, f"{each.text} ({each.remark})" if each.remark else each.text)
             for each in self.settings(partners, k)
         ]
 
     def settings(self, partners: Partners, k: int) -> tuple[TypedSetting, ...]:
-        """Return what to type in for one of two jobs that share."""
+        """Return what to type in for one of the jobs that share."""
         work, kind = self.advice.work, partners.kinds[k]
         card, service = float(work.card_mib[kind]), bool(work.service[kind])
         gpus = int(work.gpus[kind])
@@ -328,6 +394,7 @@ class AdviceWords:
             "hours": round(work.hours, 3) if work.timed else None,
             "basis": self.basis(),
             "limit": advice.limit,
+            "max_jobs_per_gpu": advice.most,
             "now": {
                 "gpu_hours": round(advice.gpu_hours, 3) if work.timed else None,
                 "gpus": advice.moment.gpus_now,
@@ -354,18 +421,20 @@ class AdviceWords:
                 for each in advice.to_measure
             ],
             "left_out": [each._asdict() for each in self.usage.left_out],
-            "notes": list(self.usage.notes),
+            "notes": [*self.usage.notes, *([UNTESTED] if self.in_sets else [])],
         }
 
     def _partners_data(self, partners: Partners) -> dict[str, Any]:
         work = self.advice.work
         jobs = []
-        for k, kind in enumerate(partners.kinds):
+        for k, count in partners.alike.items():
+            kind = partners.kinds[k]
             jobs.append(
                 {
                     "user": work.users[kind] or None,
                     "name": work.names[kind],
                     "gpus": int(work.gpus[kind]),
+                    "count": count,
                     "share": partners.split[k],
                     "memory_mib": round(partners.memory_mib[k], 1),
                     "memory_limit_mib": round(partners.limit_mib[k], 1),

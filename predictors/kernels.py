@@ -271,11 +271,10 @@ class KernelsPredictor:
         for start in range(0, len(pairs), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             jobs, known = pairs[rows], curve[pairs[rows], place[rows]]
-            slowdown[rows] = slowdowns(self.law, demand.likely.at(jobs), shares[rows], known)
-            worst = slowdowns(self.law, demand.worst.at(jobs), shares[rows], known)
-            error[rows] = errors(shares[rows], known)
-            upper[rows] = np.maximum(slowdown[rows], worst) * np.exp(far[jobs] * error[rows])
-        return Prediction(slowdown, np.maximum(slowdown, upper), None, error, estimate=True)
+            slowdown[rows], upper[rows], error[rows] = bounded(
+                self.law, demand, jobs, shares[rows], known, far[jobs]
+            )
+        return Prediction(slowdown, upper, None, error, estimate=True)
 
 
 def profiles(workloads: Mapping[str, Workload]) -> FloatArray:
@@ -321,6 +320,41 @@ def _demand(of: Mapping[str, FloatArray], busy: FloatArray, worst: bool) -> GpuD
     rate = _first(of["kernels_s"], busy / np.maximum(mean_of_rate, 1e-9))
     kernel_s = _first(mean, usual * (LONG_KERNEL_S / USUAL_KERNEL_S) if worst else usual)
     return GpuDemand(busy, active, fill, warps, dram, tensor, rate, kernel_s)
+
+
+def bounded(
+    law: Law,
+    demand: Range,
+    jobs: IntArray,
+    caps: IntArray,
+    curve: FloatArray,
+    far: FloatArray | float,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the slowdown of every job of every row, its upper bound, and the error behind that.
+
+    Parameters
+    ----------
+    law : Law
+        The numbers of the law.
+    demand : Range
+        The demand of workloads.
+    jobs : ndarray of int, shape (rows, k)
+        The workloads that share a GPU.
+    caps, curve
+        As in ``slowdowns``.
+    far : float or ndarray of float, shape (rows, k)
+        How many standard errors the bound is away.
+
+    Returns
+    -------
+    three ndarrays of float, shape (rows, k)
+        NaN as in ``slowdowns``; the error is of the logarithm.
+    """
+    likely = slowdowns(law, demand.likely.at(jobs), caps, curve)
+    worst = slowdowns(law, demand.worst.at(jobs), caps, curve)
+    error = errors(caps, curve)
+    upper = np.maximum(likely, np.maximum(likely, worst) * np.exp(far * error))
+    return likely, upper, error
 
 
 def slowdowns(law: Law, jobs: GpuDemand, caps: IntArray, curve: FloatArray) -> FloatArray:

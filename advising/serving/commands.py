@@ -17,6 +17,8 @@ _OF_RECORDS: Final[Mapping[str, str]] = {
     "gpu_model": "--gpu-model",
     "gpu_memory": "--gpu-memory",
     "gsla": "--gsla",
+    "max_jobs_per_gpu": "--max-jobs-per-gpu",
+    "instance": "--instance",
     "cost_per_gpu_hour": "--cost-per-gpu-hour",
 }
 """Options that are of records only, by their fields."""

@@ -4,6 +4,8 @@ Each workload of ``library:h200-2026-11`` is left out in turn: the one number of
 counts at caps, ``bandwidth``, is fitted on the pairs without it, and the pairs with it are
 predicted from what monitoring records: ``gpu_util`` alone, with ``mem_util``, or with SM and DRAM
 activity. The number in use is the package's.
+Nothing says how often the cases hold for three and more jobs under caps: no such set has been
+measured, neither in this data set nor in public ones.
 
     python benchmarks/advising/ranges.py
 """

@@ -44,39 +44,54 @@ def needs(service):
     }
 
 
-def at_caps(own, other, share, its_share, worst):
-    """The law of MPS at caps for two jobs of which only the busy time is known, written out.
+def at_caps(busy, shares, worst):
+    """The law of MPS at caps for jobs of which only the busy time is known, written out.
 
-    With the usual assumptions for what is not known, or the worst ones.
+    With the usual assumptions for what is not known, or the worst ones. Returns all slowdowns.
     """
     of_sms, of_memory = (1.0, 0.9) if worst else (0.7, 0.3)
-
-    def job(busy, share):
-        active = busy * of_sms
+    jobs = []
+    for b, share in zip(busy, shares, strict=True):
+        active = b * of_sms
         dram = active * of_memory
         saturated = dram**2 / active if active else 0.0
         lost = (active - saturated) * (100 / share - 1) + saturated * max(0, 50 / share - 1)
-        return busy, active, dram, max(1.0, busy + lost)
-
-    jobs = [job(own, share), job(other, its_share)]
-    memory = [
-        math.exp(0.88 * busy * min(1, jobs[1 - k][2] / jobs[1 - k][3]) ** 1.5)
-        for k, (busy, *_) in enumerate(jobs)
+        jobs.append((b, active, dram, max(1.0, b + lost)))
+    traffic = [sum(j[2] / j[3] for j in jobs[:k] + jobs[k + 1 :]) for k in range(len(jobs))]
+    memory = [math.exp(0.88 * j[0] * min(1, t) ** 1.5) for j, t in zip(jobs, traffic, strict=True)]
+    drawn = sum(active / (own * m) for (_, active, _, own), m in zip(jobs, memory, strict=True))
+    return [
+        own * m * max(1, drawn) ** (1 - dram)
+        for (_, _, dram, own), m in zip(jobs, memory, strict=True)
     ]
-    drawn = sum(active / (alone * m) for (_, active, _, alone), m in zip(jobs, memory, strict=True))
-    _, _, dram, alone = jobs[0]
-    return alone * memory[0] * max(1, drawn) ** (1 - dram)
 
 
 def alone(case, busy, share=50):
-    return at_caps(busy, 0.0, share, share, worst=case == "low")
+    return at_caps([busy], [share], worst=case == "low")[0]
+
+
+def slowdowns(case, busy, shares):
+    likely = at_caps(busy, shares, worst=False)
+    worst = at_caps(busy, shares, worst=True)
+    error = math.exp(NormalDist().inv_cdf(0.9) * math.hypot(0.12, 0.18))
+    upper = [max(a, b) * error for a, b in zip(likely, worst, strict=True)]
+    high = [max(1.0, a**2 / b) for a, b in zip(likely, upper, strict=True)]
+    return {"low": upper, "likely": likely, "high": high}[case]
 
 
 def slowdown(case, own, other, share, its_share):
-    likely = at_caps(own, other, share, its_share, worst=False)
-    worst = at_caps(own, other, share, its_share, worst=True)
-    upper = max(likely, worst) * math.exp(NormalDist().inv_cdf(0.9) * math.hypot(0.12, 0.18))
-    return {"low": upper, "likely": likely, "high": max(1.0, likely**2 / upper)}[case]
+    return slowdowns(case, [own, other], [share, its_share])[0]
+
+
+def levels(most):
+    """How many jobs on a GPU the shares of kinds are tried for."""
+    return [] if most == 2 else [n for n in (4, 8, 16, 32) if n < most] + [most]
+
+
+def least_share(case, busy, rule, level):
+    """The smallest share of at most ``level`` equal ones at which work alone keeps a rule."""
+    shares = [100 // n for n in range(2, level + 1) if alone(case, busy, 100 // n) <= rule]
+    return min(shares, default=0)
 
 
 def fewest(found, case, limit=1.5, card=81_920):
@@ -95,6 +110,101 @@ def fewest(found, case, limit=1.5, card=81_920):
     return len(found) - len(nx.max_weight_matching(graph, maxcardinality=True))
 
 
+def fewest_in_sets(found, case, most, limit=1.5, card=81_920):
+    """The fewest GPUs for services with up to ``most`` on each, by trying all sets."""
+    number, cases = range(len(found)), CASES[: CASES.index(case) + 1]
+    shares = [
+        [least_share(one, needs(service)[one][1], rule, level) for service in found]
+        for level in levels(most)
+        for one in cases
+        for rule in (1.0, 1.1, 1.25)
+    ]
+
+    def may(members):
+        mib, busy = zip(*(needs(found[k])[case] for k in members), strict=True)
+        if sum(mib) > card - RESERVE:
+            return False
+        ways = [[own[k] for k in members] for own in shares]
+        ways += SPLITS if len(members) == 2 else [[100 // len(members)] * len(members)]
+        return any(
+            min(way) > 0 and sum(way) <= 100 and max(slowdowns(case, busy, way)) <= limit
+            for way in ways
+        )
+
+    able = {
+        k
+        for pair in combinations(number, 2)
+        if fewest([found[k] for k in pair], case) == 1
+        for k in pair
+    }
+    sets = [
+        sum(1 << k for k in members)
+        for size in range(2, most + 1)
+        for members in combinations(sorted(able), size)
+        if may(members)
+    ]
+    needed = {0: 0}
+    for jobs in range(1, 1 << len(found)):
+        first = jobs & -jobs
+        needed[jobs] = 1 + min(
+            needed[jobs ^ one] for one in [first, *sets] if one & first and one & jobs == one
+        )
+    return needed[(1 << len(found)) - 1]
+
+
+@pytest.mark.parametrize("most", [3, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_sets_of_services_need_as_few_gpus_as_when_all_sets_are_tried(advise, seed, most):
+    found = services(9, seed)
+    for service in found:
+        service["memory_mib"] //= 3
+    data = advise(services_csv(found), "--max-jobs-per-gpu", str(most))
+    for case in CASES:
+        figures = data["sharing"][case]
+        assert figures["gpus_needed"] == fewest_in_sets(found, case, most)
+        assert figures["gpus_needed_bound"] == figures["gpus_needed"]
+
+
+def test_a_hundred_idle_notebooks_are_as_few_gpus_as_their_number_allows(advise):
+    rows = "".join(f"{k},a,n{k % 30},1,X,80000,0,99,{9_000 + k},0.01\n" for k in range(100))
+    data = advise(RUNS + rows, "--max-jobs-per-gpu", "8")
+    likely = data["sharing"]["likely"]
+    assert likely["gpus_needed"] == likely["gpus_needed_bound"] == math.ceil(100 / 8)
+    assert likely["most_gpus"] == math.ceil(100 / 8)
+    assert max(sum(job["count"] for job in one["jobs"]) for one in data["partners"]) == 8
+    for one in data["partners"]:
+        assert sum(job["count"] * job["share"] for job in one["jobs"]) <= 100
+        assert sum(job["count"] * job["memory_limit_mib"] for job in one["jobs"]) <= 80_000
+
+
+def test_a_larger_set_never_needs_more(advise):
+    text = month_csv(month(120, 4, days=3))
+    found = [advise(text, "--max-jobs-per-gpu", str(most))["sharing"] for most in (2, 3, 4)]
+    for case in CASES:
+        needed = [each[case]["gpus_needed"] for each in found]
+        assert needed == sorted(needed, reverse=True)
+        assert found[0][case]["gpu_hours"] >= found[2][case]["gpu_hours"]
+
+
+@pytest.mark.parametrize("most", ["2", "4"])
+def test_the_busiest_moment_is_an_instance_that_plan_and_explain_take(tmp_path, capsys, most):
+    records, moment = tmp_path / "records.csv", tmp_path / "moment.yaml"
+    records.write_text(month_csv(month(150, 3, days=1)))
+    options = ["--max-jobs-per-gpu", most, "--instance", str(moment), "--json"]
+    assert main(["advise", str(records), *options]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert main(["plan", str(moment), "--objective", "fewest", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    used = {gpu for job in plan["assignments"] for gpu in job["gpus"]}
+    assert len(used) == advice["sharing"]["likely"]["gpus_needed"]
+    assert len(plan["assignments"]) == advice["now"]["jobs_at_the_peak"]
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(plan))
+    assert main(["check", str(moment), str(written)]) == 0
+    assert main(["explain", str(moment), str(written)]) == 0
+    assert "no job waits" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", [9, 60])
 def test_services_need_as_few_gpus_as_a_matching_by_another_library(advise, count, seed):
@@ -106,8 +216,9 @@ def test_services_need_as_few_gpus_as_a_matching_by_another_library(advise, coun
     assert data["now"] == {"gpu_hours": None, "gpus": count, "jobs_at_the_peak": count}
 
 
-def test_each_job_is_in_one_pair_at_most_and_settings_fit_the_card(advise):
-    data = advise(services_csv(services(61, 9)))
+@pytest.mark.parametrize("most", ["2", "3"])
+def test_each_job_is_in_one_set_at_most_and_settings_fit_the_card(advise, most):
+    data = advise(services_csv(services(61, 9)), "--max-jobs-per-gpu", most)
     names = [job["name"] for pair in data["partners"] for job in pair["jobs"]]
     assert len(names) == len(set(names))
     for pair in data["partners"]:
@@ -121,82 +232,100 @@ def test_each_job_is_in_one_pair_at_most_and_settings_fit_the_card(advise):
             assert job["slowdown"][0] <= job["slowdown"][1]
 
 
-def by_hand(jobs, most_alone):
+def by_hand(jobs, share_of, most=2):
     """GPU hours in the case likely, by small steps of time instead of events.
 
-    Jobs start in order of time, beside the running job at which the sum of both slowdowns is least.
-    Only for jobs that start at different moments.
+    Jobs start in order of time, where they add least to the sum of slowdowns, and of equally good
+    places where they leave the least memory. Only for jobs that start at different moments.
+
+    Parameters
+    ----------
+    jobs : list of dict
+        The jobs.
+    share_of : callable
+        Returns the share of work from its busy time in each case; 0 for none.
+    most : int
+        The most jobs on a GPU.
     """
     kinds = {}
     for job in jobs:
         kinds.setdefault((job["user"], job["name"]), []).append(job)
-    u = {}
+    busy = {}
     for k, js in kinds.items():
         time = [j["end_s"] - j["start_s"] for j in js]
-        busy = [j["gpu_util_mean"] * s for j, s in zip(js, time, strict=True)]
-        u[k] = sum(busy) / sum(time)
+        mean = sum(j["gpu_util_mean"] * s for j, s in zip(js, time, strict=True)) / sum(time)
+        busy[k] = {"low": max(j["gpu_util_p95"] for j in js), "likely": mean}
     mib = {k: max(j["memory_max_mib"] for j in js) for k, js in kinds.items()}
-    capped = {k: alone("likely", u[k]) for k in kinds}
 
-    def both(a, b):
-        return (
-            slowdown("likely", u[a], u[b], 50, 50),
-            slowdown("likely", u[b], u[a], 50, 50),
-        )
-
-    def may(a, b):
-        same = kinds[a][0]["gpus"] == kinds[b][0]["gpus"]
-        return same and mib[a] + mib[b] <= 81_920 - RESERVE and max(both(a, b)) <= 1.5
+    def may(members, shares):
+        same = len({kinds[k][0]["gpus"] for k in members}) == 1
+        if not same or sum(mib[k] for k in members) > 81_920 - RESERVE or sum(shares) > 100:
+            return False
+        return max(slowdowns("likely", [busy[k]["likely"] for k in members], shares)) <= 1.5
 
     able = {
-        a: capped[a] <= most_alone and any(may(a, b) for b in kinds if b != a or len(kinds[a]) > 1)
-        for a in kinds
+        a for a in kinds if any(may([a, b], [50, 50]) for b in kinds if b != a or len(kinds[a]) > 1)
     }
-    running, hours, now = [], 0.0, 0.0
+    share = {k: share_of(busy[k]) if k in able else 0 for k in kinds}
+    places, hours, now = [], 0.0, 0.0
 
-    def pace(run):
-        if run["mate"]:
-            return both(run["kind"], run["mate"]["kind"])[0]
-        return capped[run["kind"]] if able[run["kind"]] else 1.0
+    def paces(members):
+        of = [busy[k]["likely"] for k in members]
+        if len(of) == 1:
+            return [alone("likely", of[0], share[members[0]]) if share[members[0]] else 1.0]
+        return slowdowns("likely", of, [share[k] for k in members])
 
     def advance(until):
         nonlocal hours, now
         while now < until:
-            ends = [now + run["left"] * pace(run) for run in running]
-            step = min([until, *ends])
+            pace = [paces([run["kind"] for run in place]) for place in places]
+            step = min(
+                [until]
+                + [
+                    now + run["left"] * p
+                    for place, of in zip(places, pace, strict=True)
+                    for run, p in zip(place, of, strict=True)
+                ]
+            )
             if math.isinf(step):
                 return
-            lone = sum(run["gpus"] for run in running if not run["mate"])
-            paired = sum(run["gpus"] for run in running if run["mate"]) / 2
-            hours += (lone + paired) * (step - now) / 3600
-            for run in running:
-                run["left"] -= (step - now) / pace(run)
+            hours += sum(place[0]["gpus"] for place in places) * (step - now) / 3600
+            for place, of in zip(places, pace, strict=True):
+                for run, p in zip(place, of, strict=True):
+                    run["left"] -= (step - now) / p
             now = step
-            for run in [run for run in running if run["left"] <= 1e-6]:
-                running.remove(run)
-                if run["mate"]:
-                    run["mate"]["mate"] = None
+            for place in list(places):
+                place[:] = [run for run in place if run["left"] > 1e-6]
+                if not place:
+                    places.remove(place)
 
     for job in sorted(jobs, key=lambda job: job["start_s"]):
         advance(job["start_s"])
-        kind = (job["user"], job["name"])
-        new = {
-            "kind": kind,
-            "left": job["end_s"] - job["start_s"],
-            "gpus": job["gpus"],
-            "mate": None,
-        }
-        free = [
-            run
-            for run in running
-            if not run["mate"] and able[kind] and able[run["kind"]] and may(kind, run["kind"])
-        ]
-        if free:
-            mate = min(free, key=lambda run: sum(both(kind, run["kind"])))
-            new["mate"], mate["mate"] = mate, new
-        running.append(new)
+        kind, left = (job["user"], job["name"]), job["end_s"] - job["start_s"]
+        new = {"kind": kind, "left": left, "gpus": job["gpus"]}
+        open_places = []
+        for place in places:
+            of = [run["kind"] for run in place]
+            with_it = [*of, kind]
+            if len(with_it) > most or 0 in [share[k] for k in with_it]:
+                continue
+            if may(with_it, [share[k] for k in with_it]):
+                added = sum(paces(with_it)) - (sum(paces(of)) if most > 2 else 0)
+                open_places.append((round(added, 9), -sum(mib[k] for k in with_it), place))
+        if open_places:
+            min(open_places, key=lambda one: one[:2] if most > 2 else one[0])[-1].append(new)
+        else:
+            places.append([new])
     advance(math.inf)
     return hours
+
+
+def at_halves(rule):
+    return lambda busy: 50 if alone("likely", busy["likely"]) <= rule else 0
+
+
+def at_least(case, rule, level):
+    return lambda busy: least_share(case, busy[case], rule, level)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -205,12 +334,33 @@ def test_gpu_hours_are_those_of_a_second_written_out_replay(advise, seed):
     data = advise(month_csv(jobs))
     now = sum(job["gpus"] * (job["end_s"] - job["start_s"]) for job in jobs) / 3600
     assert data["now"]["gpu_hours"] == pytest.approx(now, rel=1e-6)
-    expected = min(now, *(by_hand(jobs, rule) for rule in (1.0, 1.1, 1.25)))
+    expected = min(now, *(by_hand(jobs, at_halves(rule)) for rule in (1.0, 1.1, 1.25)))
     # Two runs of a kind are equally good co-runners: which one is joined may differ.
     assert data["sharing"]["likely"]["gpu_hours"] == pytest.approx(expected, rel=0.01)
     hours = [data["sharing"][case]["gpu_hours"] for case in CASES]
     # Greedy choices may be a little worse with more freedom.
     assert now + 1e-3 >= hours[0] >= 0.998 * hours[1] >= 0.996 * hours[2]
+
+
+@pytest.mark.parametrize(("seed", "most"), [(0, 3), (1, 3), (2, 5)])
+def test_gpu_hours_of_sets_are_those_of_a_second_written_out_replay(advise, seed, most):
+    jobs = month(120, seed, days=1)
+    for job in jobs:
+        job["gpus"] = 1
+        for name in ("memory_mean_mib", "memory_p95_mib", "memory_max_mib"):
+            job[name] = round(job[name] / 3, 1)
+    data = advise(month_csv(jobs), "--max-jobs-per-gpu", str(most))
+    rules = (1.0, 1.1, 1.25)
+    ways = [by_hand(jobs, at_halves(rule)) for rule in rules]
+    ways += [
+        by_hand(jobs, at_least(case, rule, level), most)
+        for level in levels(most)
+        for case in ("low", "likely")
+        for rule in rules
+    ]
+    found = data["sharing"]["likely"]["gpu_hours"]
+    assert found == pytest.approx(min(ways), rel=0.01)
+    assert found < min(ways[:3])
 
 
 def test_the_busiest_moment_is_found_by_counting_at_every_start(advise):
@@ -366,6 +516,11 @@ def test_since_leaves_out_what_ended_before(advise):
         (["--gpu-memory", "A100"], "argument --gpu-memory: must be MODEL=MIB, got 'A100'"),
         (["--form", "sacctt"], "--form: must be one of"),
         (["--cost-per-gpu-hour", "-1"], "argument --cost-per-gpu-hour: must be >= 0, got '-1'"),
+        (
+            ["--max-jobs-per-gpu", "49"],
+            "argument --max-jobs-per-gpu: must be a whole number from 2 to 48, got '49'",
+        ),
+        (["--max-jobs-per-gpu", "1"], "must be a whole number from 2 to 48, got '1'"),
     ],
 )
 def test_bad_options_are_one_line(tmp_path, capsys, options, told):
@@ -415,12 +570,15 @@ def test_few_hours_are_shown_with_their_digits(tmp_path, capsys):
     assert re.search(r"GPU hours +0\.5 ", out)
 
 
-def test_the_terminal_is_80_columns_and_says_what_is_proven_and_what_is_not(tmp_path, capsys):
+@pytest.mark.parametrize("most", ["2", "4"])
+def test_the_terminal_is_80_columns_and_says_what_is_proven_and_what_is_not(tmp_path, capsys, most):
     path = tmp_path / "records.csv"
     path.write_text(month_csv(month(300, 2, days=5)))
-    assert main(["advise", str(path), "--cost-per-gpu-hour", "2.5"]) == 0
+    options = ["--cost-per-gpu-hour", "2.5", "--max-jobs-per-gpu", most]
+    assert main(["advise", str(path), *options]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "proven" in out
     assert "The numbers themselves are estimates." in " ".join(out.split())
     assert "cost" in out
+    assert ("No such set has been measured" in " ".join(out.split())) == (most == "4")

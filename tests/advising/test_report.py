@@ -25,8 +25,10 @@ def page(tmp_path, capsys):
     return run
 
 
-def test_its_figures_are_those_of_the_data(page):
-    html, data = page(month_csv(month(200, 3, days=4)), "--cost-per-gpu-hour", "2")
+@pytest.mark.parametrize("most", ["2", "4"])
+def test_its_figures_are_those_of_the_data(page, most):
+    options = ["--cost-per-gpu-hour", "2", "--max-jobs-per-gpu", most]
+    html, data = page(month_csv(month(200, 3, days=4)), *options)
     text = Page(html).text
     for case in ("low", "likely", "high"):
         assert f"{data['sharing'][case]['gpu_hours']:,.0f}" in text["saving"]
@@ -77,10 +79,11 @@ def test_a_browser_runs_no_name_and_complains_of_nothing(page, tmp_path):
     assert "CONSOLE" not in log
 
 
+@pytest.mark.parametrize("most", ["2", "3"])
 @pytest.mark.parametrize("width", [1280, 500])
-def test_nothing_sticks_out_of_the_page(page, tmp_path, width):
+def test_nothing_sticks_out_of_the_page(page, tmp_path, width, most):
     text = services_csv(services(12, 1)).replace("\ns", "\n" + "n" * 190)
-    html, _ = page(text, "--cost-per-gpu-hour", "2")
+    html, _ = page(text, "--cost-per-gpu-hour", "2", "--max-jobs-per-gpu", most)
     measure = "<script>document.title = document.documentElement.scrollWidth - innerWidth</script>"
     made, _ = in_browser(html.replace("</body>", measure + "</body>"), tmp_path, width)
     assert int(re.search(r"<title>(-?\d+)</title>", made)[1]) <= 0
