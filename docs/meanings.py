@@ -76,6 +76,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "cost_per_hour": "Cost of a GPU of this model, in any currency. Objective `fewest` "
         "minimises the cost of the GPUs in use; absent, each counts 1. Given for all GPU models or "
         "for none. GPUs of one model have one cost.",
+        "sharing": "How jobs share this GPU, where it is not the cluster's `sharing`: GPUs of one "
+        "model may differ. Entries hold on GPUs of their `mode` only, caps on GPUs under `mps`.",
     },
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {
@@ -166,6 +168,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "Nothing else uses it.",
         "remaining_s": "Remaining run time alone, s; objectives `jct` and `completion` need it.",
         "priority": "`latency`: the gSLA is checked against `p99` where an entry has it.",
+        "sharing": "The only way in which the job shares a GPU; alone it may run on any. Absent: "
+        "any way.",
         "state": "Whether it waits or already has GPUs.",
         "gpus": "For a running job: the GPU of each worker.",
         "share": "For a running job: the cap on each of these GPUs, null for none.",
@@ -184,7 +188,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "model of such measurements, with a bound. `estimate`: predicted without one. "
         "`assumed`: declared by the owner. Absent: as given.",
         "confidence": "Confidence of `upper` from a model: the fraction of jobs below it.",
-        "mode": "The `sharing` of the cluster under which they hold.",
+        "mode": "The `sharing` of the GPUs on which they hold.",
     },
     plans.Plan: {
         "format": "Format and version of the file.",
@@ -521,15 +525,16 @@ RULES: Mapping[type[Record], tuple[str, ...]] = {
         "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
         "A running job is on GPUs of the cluster, all of one model; no GPU holds more running "
         "jobs than `max_jobs_per_gpu`.",
-        "The same combination (workloads with their shares, on the same `gpu_model`) is listed "
-        "once in `slowdowns`, mirrored or not.",
-        "The `mode` of every entry is the cluster's `sharing`.",
+        "A running job with `sharing` is alone on GPUs that are shared in another way.",
+        "The same combination (workloads with their shares, on the same `gpu_model` and in the "
+        "same `mode`) is listed once in `slowdowns`, mirrored or not.",
+        "The `mode` of every entry is the `sharing` of the cluster or of one of its GPUs.",
         "Slowdowns in a file are [neither speeds nor percentages](datasets.md#a-folder-of-tables).",
     ),
     instances.Cluster: (
         "Node ids differ, GPU ids differ (including those made by the shorthand), and a share is "
         "listed once. At most 100,000 GPUs.",
-        "With `sharing: time_sliced`, no share is a cap.",
+        "If no GPU is under `mps`, no share is a cap.",
     ),
     instances.Assumed: ("At least one of `pair` and `sets`.",),
     instances.Node: (

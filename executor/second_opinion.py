@@ -20,7 +20,7 @@ from dovetail.instances.checking.checker import violations_of_starts
 from dovetail.instances.instance import Cluster, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import MODES, SlowdownEntry, Source
+from dovetail.instances.slowdowns.entry import MODES, GpuKind, SlowdownEntry, Source
 from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, NO_CAP, caps_of, share_code
 from dovetail.solver.policies.policy import Start
@@ -123,10 +123,12 @@ def _is_given(state: State, model: int, members: Sequence[_Member]) -> bool:
     return state.sets.settles(*_on(state, model, members))
 
 
-def _on(state: State, model: int, members: Sequence[_Member]) -> tuple[str, list[tuple[int, int]]]:
-    """Return the name of a model, and members with the codes of their shares."""
+def _on(
+    state: State, model: int, members: Sequence[_Member]
+) -> tuple[GpuKind, list[tuple[int, int]]]:
+    """Return a model with how jobs share it, and members with the codes of their shares."""
     coded = [(workload, share_code(share)) for workload, share in members]
-    return state.predicted.models[model], coded
+    return GpuKind(state.predicted.models[model], state.machines.rules.sharing), coded
 
 
 def staying(instance: Instance) -> list[Assignment]:

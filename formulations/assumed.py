@@ -25,6 +25,7 @@ from dovetail.formulations.budget import Budget, require_room
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, modes, most_bound
 from dovetail.formulations.slowdowns import Colocations, KnownPairs, KnownSets, Members, Sharing
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.shares import NO_CAP
 
 _TRIED_AT_ONCE = 2_000_000
@@ -136,7 +137,7 @@ class _Grown(RowColumns):
 
 
 class AssumedSets:
-    """The sets of three and more jobs on the GPUs of one model, by the declared rule.
+    """The sets of three and more jobs on the GPUs of one kind, by the declared rule.
 
     Parameters
     ----------
@@ -144,26 +145,26 @@ class AssumedSets:
         The pairs that may share.
     sets : KnownSets
         The entries of larger sets.
-    model : str
-        The GPU model.
+    kind : GpuKind
+        The model of the GPUs, and how jobs share them.
     waiting : WaitingKinds
         The jobs.
     room_mib : float
-        The memory that the largest GPU of the model offers to jobs, in MiB.
+        The memory that the largest GPU of the kind offers to jobs, in MiB.
     most : int
-        How many jobs may be on a GPU of the model.
+        How many jobs may be on a GPU of the kind.
     """
 
     def __init__(
         self,
         pairs: KnownPairs,
         sets: KnownSets,
-        model: str,
+        kind: GpuKind,
         waiting: WaitingKinds,
         room_mib: float,
         most: int,
     ) -> None:
-        self._pairs, self._sets, self._model = pairs, sets, model
+        self._pairs, self._sets, self._kind = pairs, sets, kind
         self._jobs, self._most = waiting, most
         self._part = waiting.need_mib / max(room_mib, MEMORY_TOLERANCE_MIB) + waiting.need_part
         self._full = 1 + MEMORY_TOLERANCE_MIB / max(room_mib, MEMORY_TOLERANCE_MIB)
@@ -339,7 +340,7 @@ class AssumedSets:
     def _named(self) -> list[tuple[tuple[int, ...], Sharing | None]]:
         """The entries of sets without caps: sorted jobs, and their figures in this order."""
         found = []
-        for members, figures in self._sets.given(self._model):
+        for members, figures in self._sets.given(self._kind):
             known = all(k in self._place and share == NO_CAP for k, share in members)
             if known:
                 order = sorted(range(len(members)), key=lambda k: self._place[members[k][0]])

@@ -274,7 +274,7 @@ class Completion(JobValues):
             return None
         prices = self._forecast.prices
         return Ends(
-            left=self._left[compiled.models[0]],
+            left=self._left[compiled.only_kind.model],
             due=self._due,
             rent=self._rent,
             hold=self._hold,

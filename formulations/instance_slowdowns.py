@@ -26,6 +26,7 @@ from dovetail.formulations.slowdowns import (
     as_given,
 )
 from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdowns.entry import GpuKind, SharingMode
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code
 
 _PAIR_BYTES = 200
@@ -35,20 +36,20 @@ _PAIR_BYTES = 200
 class InstanceSlowdowns(KnownSlowdowns):
     """The known slowdowns of an instance.
 
-    An entry for a model takes precedence over one without a model, even if it says that the
-    combination may not run. Combinations without caps that no entry names have the slowdowns that
-    the cluster's owner declares (``assumed``), if any.
+    An entry holds on GPUs that are shared in its mode. One for a model takes precedence over one
+    without a model, even if it says that the combination may not run. Combinations without caps
+    that no entry names have the slowdowns that the cluster's owner declares (``assumed``), if any.
     """
 
     def __init__(self, instance: Instance) -> None:
         super().__init__(instance.cluster, instance.workloads)
         self._instance = instance
         self._table = instance.slowdowns.numbered(self.workloads)
-        self._pairs: dict[str | None, KnownPairs] = {}
+        self._pairs: dict[tuple[str | None, SharingMode], KnownPairs] = {}
         declared = instance.cluster.assumed
         self._assumed_pair = None if declared is None else declared.pair
         self._by_rule = declared is not None and declared.sets is not None
-        self._assumed_sets: dict[str, AssumedSets] = {}
+        self._assumed_sets: dict[GpuKind, AssumedSets] = {}
         self._sets = KnownSets(
             instance.slowdowns.sets.values(),
             instance.workloads,
@@ -84,41 +85,41 @@ class InstanceSlowdowns(KnownSlowdowns):
         """Whether three or more jobs on a GPU have slowdowns."""
         return self._by_rule or len(self._sets) > 0
 
-    def pairs(self, model: str) -> KnownPairs:
-        """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
-        named = model if model in self._table.models else None
+    def pairs(self, kind: GpuKind) -> KnownPairs:
+        """Return the pairs that may share a GPU of a kind; see ``KnownSlowdowns``."""
+        named = kind.model if kind.model in self._table.models else None, kind.sharing
         if named not in self._pairs:
-            self._pairs[named] = KnownPairs(self._pairs_on(model), len(self.workloads))
+            self._pairs[named] = KnownPairs(self._pairs_on(kind), len(self.workloads))
         return self._pairs[named]
 
-    def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
+    def at_first(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
         """Return the figures of members that hold until the first of them ends."""
         if len(members) > 2:
-            return self._sets.at_first(model, members) or self._find_set(model, members)
+            return self._sets.at_first(kind, members) or self._find_set(kind, members)
         named = [(self.workloads[k], code) for k, code in members]
         key = tuple(sorted(named))
-        entries = self._instance.entries
-        entry = entries.get((model, key)) or entries.get((None, key))
+        entries, (model, mode) = self._instance.entries, kind
+        entry = entries.get((model, key, mode)) or entries.get((None, key, mode))
         if entry is None:
-            return self.pairs(model).find(*members)
+            return self.pairs(kind).find(*members)
         figures = as_given(entry)
         if figures is None:
             return None
         first = entry.workloads[0], share_code(entry.shares[0])
         return figures if named[0] == first else figures.permuted((1, 0))
 
-    def seats(self, model: str, wanted: Sequence[Member]) -> Colocations:
+    def seats(self, kind: GpuKind, wanted: Sequence[Member]) -> Colocations:
         """Return how these jobs may share a GPU, in their order.
 
         The share of a job is ``ANY_SHARE`` if it may still be chosen.
         """
-        if len(wanted) > self.limited.get(model, np.inf):
+        if len(wanted) > self.limited.get(kind.model, np.inf):
             return Colocations.none(len(wanted))
         if len(wanted) == 2:
             (one, _), (other, _) = wanted
-            found = self.pairs(model).both(one, other)
+            found = self.pairs(kind).both(one, other)
         else:
-            found = self._seats_of_sets(model, [workload for workload, _ in wanted])
+            found = self._seats_of_sets(kind, [workload for workload, _ in wanted])
         if not len(found):
             return found
         may = percent(found.share).sum(axis=1) <= self.rules.share_sum
@@ -127,66 +128,67 @@ class InstanceSlowdowns(KnownSlowdowns):
             may &= np.isin(found.share[:, k], allowed)
         return found.take(may)
 
-    def joins_by_rule(self, model: str, held: Members, budget: Budget) -> Iterable[Colocations]:
-        """Return the sets that may be on a GPU model by the declared rule; by size."""
+    def joins_by_rule(self, kind: GpuKind, held: Members, budget: Budget) -> Iterable[Colocations]:
+        """Return the sets that may be on a kind of GPU by the declared rule; by size."""
         if not self._by_rule:
             return ()
-        found = self._sets_by_rule(model).beside(held, budget)
+        found = self._sets_by_rule(kind).beside(held, budget)
         return (self._startable(each, len(held)) for each in found)
 
-    def _seats_of_sets(self, model: str, workloads: Sequence[int]) -> Colocations:
-        found = self._sets.seats(model, workloads)
+    def _seats_of_sets(self, kind: GpuKind, workloads: Sequence[int]) -> Colocations:
+        found = self._sets.seats(kind, workloads)
         members = tuple((workload, NO_CAP) for workload in workloads)
-        if self._sets.settles(model, members):
+        if self._sets.settles(kind, members):
             return found
-        figures = self._set_by_rule(model, members)
+        figures = self._set_by_rule(kind, members)
         if figures is None:
             return found
         return Colocations.joined([found, Colocations.of([members], [figures])])
 
-    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
-        if self._sets.settles(model, members):
-            return self._sets.find(model, members)
-        return self._set_by_rule(model, tuple(members))
+    def _find_set(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
+        if self._sets.settles(kind, members):
+            return self._sets.find(kind, members)
+        return self._set_by_rule(kind, tuple(members))
 
-    def _set_by_rule(self, model: str, members: Members) -> Sharing | None:
+    def _set_by_rule(self, kind: GpuKind, members: Members) -> Sharing | None:
         """Return the figures of a set that no entry names, by the declared rule, if any."""
-        return self._sets_by_rule(model).find(members) if self._by_rule else None
+        return self._sets_by_rule(kind).find(members) if self._by_rule else None
 
-    def _sets_by_rule(self, model: str) -> AssumedSets:
-        if model not in self._assumed_sets:
+    def _sets_by_rule(self, kind: GpuKind) -> AssumedSets:
+        if kind not in self._assumed_sets:
             cluster = self._instance.cluster
-            gpus = (gpu for node in cluster.nodes for gpu in node.devices if gpu.model == model)
+            every = (gpu for node in cluster.nodes for gpu in node.devices)
+            gpus = (gpu for gpu in every if cluster.kind_of(gpu) == kind)
             room_mib = max(gpu.memory_mib for gpu in gpus) - cluster.reserve_mib
-            most = self.most_on(model)
-            known = self.pairs(model), self._sets, model
-            self._assumed_sets[model] = AssumedSets(*known, self._waiting, room_mib, most)
-        return self._assumed_sets[model]
+            most = self.most_on(kind)
+            known = self.pairs(kind), self._sets, kind
+            self._assumed_sets[kind] = AssumedSets(*known, self._waiting, room_mib, most)
+        return self._assumed_sets[kind]
 
     @cached_property
     def _waiting(self) -> WaitingKinds:
         return WaitingKinds.of(self._instance)
 
-    def _lower_by_rule(self, model: str, least: Floats) -> None:
+    def _lower_by_rule(self, kind: GpuKind, least: Floats) -> None:
         if self._by_rule:
             of = self._waiting.workload
-            for size in range(3, min(self.most_on(model), least.shape[1]) + 1):
-                by_rule = self._sets_by_rule(model).least(size)
+            for size in range(3, min(self.most_on(kind), least.shape[1]) + 1):
+                by_rule = self._sets_by_rule(kind).least(size)
                 least[of, size - 1] = np.minimum(least[of, size - 1], by_rule)
 
-    def _sets_beside(self, model: str, held: Members) -> Iterator[Colocations]:
-        for found in self._sets.beside(model, held):
-            if found.workload.shape[1] <= self.most_on(model):
+    def _sets_beside(self, kind: GpuKind, held: Members) -> Iterator[Colocations]:
+        for found in self._sets.beside(kind, held):
+            if found.workload.shape[1] <= self.most_on(kind):
                 yield self._startable(found, len(held))
 
-    def _every(self, model: str) -> Iterator[Colocations]:
-        yield self.pairs(model).rows
-        yield from self._sets.beside(model, ())
+    def _every(self, kind: GpuKind) -> Iterator[Colocations]:
+        yield self.pairs(kind).rows
+        yield from self._sets.beside(kind, ())
 
-    def _pairs_on(self, model: str) -> Colocations:
-        """Return the pairs on a model, in each the workload whose name is first in the alphabet."""
+    def _pairs_on(self, kind: GpuKind) -> Colocations:
+        """Return the pairs on a kind, in each the workload whose name is first in the alphabet."""
         table = self._table
-        row = np.flatnonzero(table.holds_on(model) & table.may_share)
+        row = np.flatnonzero(table.holds_on(*kind) & table.may_share)
         rank = self._rank[table.workload[row]] * CODES + table.share[row]
         turned = (rank[:, 0] > rank[:, 1])[:, None]
         del rank  # there may be millions of rows
@@ -207,15 +209,15 @@ class InstanceSlowdowns(KnownSlowdowns):
         found = Colocations(workload, share, slowdown, upper, tail, table.power_w[row])
         if self._assumed_pair is None or self.rules.max_jobs_per_gpu < 2:
             return found
-        return Colocations.joined([found, self._assumed_pairs_on(model, self._assumed_pair)])
+        return Colocations.joined([found, self._assumed_pairs_on(kind, self._assumed_pair)])
 
-    def _assumed_pairs_on(self, model: str, slowdown: float) -> Colocations:
+    def _assumed_pairs_on(self, kind: GpuKind, slowdown: float) -> Colocations:
         """Return the pairs of workloads that jobs have and no entry names, without caps."""
         table, of = self._table, self._waiting.workload
         require_room(len(of) ** 2 * _PAIR_BYTES, f"the pairs of {len(of):,} workloads")
         place = np.full(len(self.workloads), len(of))
         place[of] = np.arange(len(of))
-        row = np.flatnonzero(table.holds_on(model) & (table.share == NO_CAP).all(axis=1))
+        row = np.flatnonzero(table.holds_on(*kind) & (table.share == NO_CAP).all(axis=1))
         one, other = place[table.workload[row]].T
         named = np.zeros((len(of) + 1, len(of) + 1), dtype=bool)
         named[one, other] = named[other, one] = True

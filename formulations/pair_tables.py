@@ -107,7 +107,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         return None
     if (shortens or values.ratio) and not np.isnan(compiled.jobs.slowdown).all():
         return None
-    known = compiled.slowdowns.pairs(compiled.models[0]).splits(compiled.machines.rules.share_sum)
+    known = compiled.slowdowns.pairs(compiled.only_kind).splits(compiled.machines.rules.share_sum)
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs, late = compiled.jobs, known.late
@@ -118,8 +118,7 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     ends = values.ends(of, known.shares[:, 0]) if isinstance(values, Completion) else None
     if timed and ends is None:
         return None
-    model = compiled.models[0]
-    one = values.gain(np.arange(len(compiled)), np.ones(len(compiled)), model)
+    one = values.gain(np.arange(len(compiled)), np.ones(len(compiled)), compiled.only_kind.model)
     allowed, required = _allowed(compiled, known.shares)
     held = int(compiled.classes.size[compiled.classes.residents > 1].sum())
     return PairTables(
@@ -177,14 +176,14 @@ def _in_plain_pairs(compiled: Round, pairs_only: bool) -> bool:
     return (
         len(compiled.gpu_types) == 1
         and compiled.interchangeable
-        and compiled.slowdowns.most_on(compiled.models[0]) >= 2
+        and compiled.slowdowns.most_on(compiled.only_kind) >= 2
         and (rules.gang_sharing == "whole" or not gangs)
         and len(compiled.variants) == len(compiled)
         and bool((compiled.variants.slowdown_factor == 1).all())
         and _alike(compiled)
         and (
             pairs_only
-            or compiled.slowdowns.most_on(compiled.models[0]) == 2
+            or compiled.slowdowns.most_on(compiled.only_kind) == 2
             or not compiled.slowdowns.sets
         )
     )
@@ -212,7 +211,7 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
     """Return the splits that each job may have, and which running jobs may be joined.
 
     A starting job may have the cluster's shares; a running job that can be joined has its own
-    share.
+    share. A job that may not share these GPUs has no split.
     """
     own = shares[:, 0]
     starting = np.isin(own, [NO_CAP, *map(share_code, compiled.machines.rules.shares)])
@@ -224,4 +223,5 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
         required[resident.job] = True
         if classes.open[k]:
             allowed[resident.job] = own == resident.share
+    allowed &= compiled.may_share[compiled.classes.kind[0]][:, None]
     return allowed, required

@@ -33,7 +33,15 @@ from dovetail.formulations.rules import (
 from dovetail.formulations.slowdowns import KnownSlowdowns, Sharing
 from dovetail.instances._record import AnyShare
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.slowdowns.shares import NO_CAP, percent, share_code, share_of, share_total
+from dovetail.instances.slowdowns.entry import MODES, GpuKind
+from dovetail.instances.slowdowns.shares import (
+    BEST_EFFORT,
+    NO_CAP,
+    percent,
+    share_code,
+    share_of,
+    share_total,
+)
 
 
 class Machines:
@@ -49,6 +57,10 @@ class Machines:
         The index of each GPU's node, rack and model.
     models : tuple of str
         Names of the GPU models.
+    kind : list of int
+        The index in ``kinds`` of each GPU.
+    kinds : tuple of GpuKind
+        The GPU models, each with how jobs share it.
     memory_mib : list of float
         Memory of each GPU without the reserved part.
     most_jobs : list of int
@@ -73,6 +85,9 @@ class Machines:
         self.rack_of_node = np.array(of_node, dtype=np.int64)
         self.rack = [of_node[n] for n in self.node]
         self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
+        kinds = [rules.kind_of(gpu) for _, _, gpu in devices]
+        self.kinds = tuple(dict.fromkeys(kinds))
+        self.kind = [self.kinds.index(kind) for kind in kinds]
         self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
         most = rules.most_jobs()
         self.most_jobs = [most[gpu.model] for _, _, gpu in devices]
@@ -103,14 +118,14 @@ class Machines:
     def gpu_type(self) -> list[int]:
         """The index in ``gpu_types`` of each GPU."""
         index = {each: k for k, each in enumerate(self.gpu_types)}
-        found = zip(self.model, self.memory_mib, strict=True)
-        return [index[self.models[model], memory] for model, memory in found]
+        found = zip(self.kind, self.memory_mib, strict=True)
+        return [index[self.kinds[kind], memory] for kind, memory in found]
 
     @cached_property
-    def gpu_types(self) -> tuple[tuple[str, float], ...]:
-        """The distinct models and memories of GPUs."""
-        found = zip(self.model, self.memory_mib, strict=True)
-        return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))
+    def gpu_types(self) -> tuple[tuple[GpuKind, float], ...]:
+        """The distinct kinds and memories of GPUs."""
+        found = zip(self.kind, self.memory_mib, strict=True)
+        return tuple(dict.fromkeys((self.kinds[kind], memory) for kind, memory in found))
 
     @cached_property
     def gpu_room_mib(self) -> list[float]:
@@ -223,8 +238,8 @@ class Classes:
     ----------
     gpus : sequence of tuple of int
         The numbers of the GPUs of each, ascending.
-    model : (c,) int
-        The index of the GPU model.
+    model, kind : (c,) int
+        The index of the GPU model, and that of the model with how jobs share it.
     memory_mib : (c,) float
         Memory that the jobs on one such GPU may use together (without the reserve).
     on : sequence of tuple of Resident
@@ -239,6 +254,7 @@ class Classes:
 
     gpus: Sequence[tuple[int, ...]]
     model: Ints
+    kind: Ints
     memory_mib: Floats
     on: Sequence[tuple[Resident, ...]]
     variant: Ints
@@ -262,7 +278,7 @@ class Classes:
     @cached_property
     def alike(self) -> Ints:
         """The number of GPUs equal to those of each class, on any node."""
-        columns = [self.model, self.memory_mib, self.until_s, *self.variant.T, *self.share.T]
+        columns = [self.kind, self.memory_mib, self.until_s, *self.variant.T, *self.share.T]
         of = _codes(*columns)
         return np.bincount(of, self.size).astype(np.int64)[of]
 
@@ -287,6 +303,8 @@ class Jobs:
         As in an instance; ``gsla`` is inf and ``remaining_s`` NaN if there is none.
     latency, running : (n,) bool
         Whether each is of priority ``latency``, and whether it runs.
+    sharing : (n,) int
+        Position in ``MODES`` of the only way in which each may share a GPU, -1 for any.
     slowdown : (n,) float
         The measured slowdown of a running job; NaN if only the table has one.
     held : mapping of int to (tuple of int, tuple of (int or None), int or None)
@@ -306,6 +324,7 @@ class Jobs:
     arrival_s: Floats
     latency: Bools
     running: Bools
+    sharing: Ints
     slowdown: Floats
     held: Mapping[int, tuple[tuple[int, ...], tuple[AnyShare, ...], int | None]]
     holds: Ints
@@ -328,6 +347,9 @@ class Jobs:
             arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
             latency=np.array([job.priority == "latency" for job in jobs], dtype=bool),
             running=np.array([job.running for job in jobs], dtype=bool),
+            sharing=np.array(
+                [-1 if j.sharing is None else MODES.index(j.sharing) for j in jobs], dtype=np.int64
+            ),
             slowdown=np.full(len(jobs), np.nan),
             held={
                 k: (tuple(gpu[name] for name in job.gpus or ()), job.shares, job.sub_batch)
@@ -448,6 +470,11 @@ class Round:
         """The GPU models of the cluster, in the order of the file."""
         return self.machines.models
 
+    @property
+    def kinds(self) -> tuple[GpuKind, ...]:
+        """The GPU models of the cluster, each with how jobs share it."""
+        return self.machines.kinds
+
     @cached_property
     def modes(self) -> Mapping[int, tuple[Mode, ...]]:
         """The modes of each workload that a job has."""
@@ -528,6 +555,7 @@ class Round:
         return Classes(
             members,
             np.array(machines.model, np.int64)[first],
+            np.array(machines.kind, np.int64)[first],
             np.array(machines.memory_mib, np.float64)[first],
             [there.sets[k] for k in of.tolist()],
             variant,
@@ -546,10 +574,10 @@ class Round:
         return found
 
     @cached_property
-    def gpu_types(self) -> set[tuple[str, float]]:
-        """The models and memories of the GPUs."""
-        of, memory = self.classes.model.tolist(), self.classes.memory_mib.tolist()
-        return {(self.models[model], memory) for model, memory in zip(of, memory, strict=True)}
+    def gpu_types(self) -> set[tuple[GpuKind, float]]:
+        """The kinds and memories of the GPUs."""
+        of, memory = self.classes.kind.tolist(), self.classes.memory_mib.tolist()
+        return {(self.kinds[kind], memory) for kind, memory in zip(of, memory, strict=True)}
 
     @cached_property
     def interchangeable(self) -> bool:
@@ -606,9 +634,31 @@ class Round:
         """
         return self.slowdowns.at_last
 
+    @property
+    def only_kind(self) -> GpuKind:
+        """The kind of the GPUs, if they are all of one."""
+        return self.kinds[int(self.classes.kind[0])]
+
+    @cached_property
+    def may_share(self) -> Bools:
+        """Which jobs may share a GPU of each kind, (kinds, n)."""
+        modes = np.array([MODES.index(kind.sharing) for kind in self.kinds], dtype=np.int64)
+        needed = self.jobs.sharing
+        return np.asarray((needed < 0) | (needed == modes[:, None]))
+
+    @cached_property
+    def bound_to_mode(self) -> bool:
+        """Whether some job may not share some GPU because of how jobs share it."""
+        return not self.may_share.all()
+
+    def shares_alone_on(self, kind: GpuKind) -> tuple[int, ...]:
+        """Return the codes of the shares at which a job may start alone on a GPU of a kind."""
+        capped = kind.sharing == "mps"
+        return tuple(s for s in self.shares_alone if capped or s in (NO_CAP, BEST_EFFORT))
+
     @cached_property
     def shares_alone(self) -> tuple[int, ...]:
-        """The codes of the shares at which a job may start alone on a GPU."""
+        """The codes of the shares at which a job may start alone on some GPU; caps under MPS."""
         rules = self.machines.rules
         caps = rules.shares if rules.start_capped else ()
         within = [share_code(share) for share in caps if share_total([share]) <= rules.share_sum]
@@ -700,7 +750,7 @@ def _known_together(compiled: Round, gpu: int) -> Sharing | None:
     """Return the residents' combination, with values multiplied by their sub-batch factors."""
     residents = compiled.residents(gpu)
     members = [(int(compiled.jobs.workload[r.job]), r.share) for r in residents]
-    known = compiled.slowdowns.find(compiled.models[compiled.machines.model[gpu]], members)
+    known = compiled.slowdowns.find(compiled.kinds[compiled.machines.kind[gpu]], members)
     factor = compiled.variants.slowdown_factor[[r.variant for r in residents]].tolist()
     return known.times(factor) if known else None
 

@@ -1,8 +1,9 @@
 """The known slowdowns of jobs that share a GPU, as arrays indexed by numbers of workloads.
 
-``KnownSlowdowns`` is what a round reads: the pairs on each GPU model (`KnownPairs`) and the sets of
-three and more (`KnownSets`). An instance's are read from its table (``instance_slowdowns``); a
-policy derives its own from predictions and measurements (``solver.policies.beliefs``).
+``KnownSlowdowns`` is what a round reads: the pairs on each kind of GPU (`KnownPairs`) and the sets
+of three and more (`KnownSets`). A kind is a GPU model with how jobs share it. An instance's are
+read from its table (``instance_slowdowns``); a policy derives its own from predictions and
+measurements (``solver.policies.beliefs``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns
 from dovetail.formulations.budget import Budget
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances.instance import Cluster, Workload
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import GpuKind, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.shares import CODES, NO_CAP, percent, share_code, share_of
 
 Member = tuple[int, int]
@@ -198,7 +199,7 @@ class SplitTables:
 
 
 class KnownPairs:
-    """The pairs that may share a GPU of one model.
+    """The pairs that may share a GPU of one kind.
 
     Parameters
     ----------
@@ -334,8 +335,8 @@ class _Set(NamedTuple):
 class KnownSets:
     """The entries of three and more jobs on a GPU.
 
-    An entry for a GPU model takes precedence over one for all models, also if it says that the jobs
-    may not share.
+    An entry holds on GPUs that are shared in its mode. One for a GPU model takes precedence over
+    one for all models, also if it says that the jobs may not share.
 
     Parameters
     ----------
@@ -344,7 +345,7 @@ class KnownSets:
     workloads : mapping of str to Workload
         The workloads.
     pairs : callable, optional
-        Returns the known pairs on a model, by which bounds are raised; default: none.
+        Returns the known pairs on a kind of GPU, by which bounds are raised; default: none.
     by_rule : callable, optional
         Returns the figures of a set that no entry names (``assumed``), by which bounds are raised,
         too; default: none are known.
@@ -354,74 +355,74 @@ class KnownSets:
         self,
         entries: Iterable[SlowdownEntry],
         workloads: Mapping[str, Workload],
-        pairs: Callable[[str], KnownPairs] | None = None,
-        by_rule: Callable[[str, Members], Sharing | None] | None = None,
+        pairs: Callable[[GpuKind], KnownPairs] | None = None,
+        by_rule: Callable[[GpuKind, Members], Sharing | None] | None = None,
     ) -> None:
         number = {name: k for k, name in enumerate(workloads)}
         self._workloads = tuple(workloads.values())
         self._rank = {number[name]: k for k, name in enumerate(sorted(number))}
         self._pairs, self._by_rule = pairs, by_rule
-        self._given: dict[tuple[str | None, Members], _Given] = {}
+        self._given: dict[tuple[str | None, SharingMode, Members], _Given] = {}
         for entry in entries:
             shares = map(share_code, entry.shares)
             members = tuple(zip(map(number.__getitem__, entry.workloads), shares, strict=True))
-            self._given[entry.gpu_model, _sorted(members)] = _Given(members, as_given(entry))
-        self._on: dict[str, Mapping[Members, _Set]] = {}
-        self._with: dict[str, Mapping[Member, Sequence[_Set]]] = {}
-        self._named: dict[str, Mapping[tuple[int, ...], Sequence[_Set]]] = {}
+            where = entry.gpu_model, entry.mode
+            self._given[*where, _sorted(members)] = _Given(members, as_given(entry))
+        self._on: dict[GpuKind, Mapping[Members, _Set]] = {}
+        self._with: dict[GpuKind, Mapping[Member, Sequence[_Set]]] = {}
+        self._named: dict[GpuKind, Mapping[tuple[int, ...], Sequence[_Set]]] = {}
 
     def __len__(self) -> int:
         return len(self._given)
 
-    def given(self, model: str) -> Iterator[tuple[Members, Sharing | None]]:
-        """Yield the members of each entry that applies to a model, and their figures at first.
+    def given(self, kind: GpuKind) -> Iterator[tuple[Members, Sharing | None]]:
+        """Yield the members of each entry on a kind of GPU, and their figures at first.
 
         The figures are None if the members may not share.
         """
-        for (where, key), found in self._given.items():
-            if where in (None, model) and self._entry(model, key) is found:
-                yield found.members, found.figures
+        for _, found in self._applying(kind):
+            yield found.members, found.figures
 
-    def settles(self, model: str, members: Sequence[Member]) -> bool:
-        """Return whether an entry says if these members may share a GPU of the model."""
-        return self._entry(model, _sorted(members)) is not None
+    def settles(self, kind: GpuKind, members: Sequence[Member]) -> bool:
+        """Return whether an entry says if these members may share a GPU of the kind."""
+        return self._entry(kind, _sorted(members)) is not None
 
-    def at_first(self, model: str, members: Sequence[Member]) -> Sharing | None:
+    def at_first(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
         """Return the figures that hold until the first member ends, or None if unknown."""
-        found = self._entry(model, _sorted(members))
+        found = self._entry(kind, _sorted(members))
         return found and found.figures and _reordered(found.members, found.figures, members)
 
-    def find(self, model: str, members: Sequence[Member]) -> Sharing | None:
-        """Return the figures of the members on a GPU model, or None if they may not share."""
-        found = self.on(model).get(_sorted(members))
+    def find(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of the members on a kind of GPU, or None if they may not share."""
+        found = self.on(kind).get(_sorted(members))
         return found and _reordered(found.members, found.figures, members)
 
-    def on(self, model: str) -> Mapping[Members, _Set]:
-        """Return every set that may share a GPU of the model, by its sorted members."""
-        if model not in self._on:
-            self._on[model] = {
-                key: _Set(given.members, self._until_each_ends(model, key, given))
-                for (where, key), given in self._given.items()
-                if where in (None, model) and self._entry(model, key) is given and given.figures
+    def on(self, kind: GpuKind) -> Mapping[Members, _Set]:
+        """Return every set that may share a GPU of the kind, by its sorted members."""
+        if kind not in self._on:
+            self._on[kind] = {
+                key: _Set(given.members, self._until_each_ends(kind, key, given))
+                for key, given in self._applying(kind)
+                if given.figures
             }
-        return self._on[model]
+        return self._on[kind]
 
-    def beside(self, model: str, held: Sequence[Member]) -> Sequence[Colocations]:
+    def beside(self, kind: GpuKind, held: Sequence[Member]) -> Sequence[Colocations]:
         """Return the sets with these members and more, by size; the members come first."""
         if not len(self):
             return []
         by_size: dict[int, list[tuple[list[Member], Sharing]]] = defaultdict(list)
-        for members, figures in self._having(model, held[0]) if held else self.on(model).values():
+        for members, figures in self._having(kind, held[0]) if held else self.on(kind).values():
             if len(members) > len(held) and not Counter(held) - Counter(members):
                 free = list((Counter(members) - Counter(held)).elements())
                 ordered = [*held, *sorted(free, key=self._by_name)]
                 by_size[len(members)].append((ordered, _reordered(members, figures, ordered)))
         return [Colocations.of(*zip(*found, strict=True)) for _, found in sorted(by_size.items())]
 
-    def seats(self, model: str, workloads: Sequence[int]) -> Colocations:
+    def seats(self, kind: GpuKind, workloads: Sequence[int]) -> Colocations:
         """Return the sets of these workloads at any shares, each in every order of theirs."""
         found: list[tuple[Members, Sharing]] = []
-        for members, figures in self._of_workloads(model).get(tuple(sorted(workloads)), ()):
+        for members, figures in self._of_workloads(kind).get(tuple(sorted(workloads)), ()):
             found += [
                 (order, _reordered(members, figures, order))
                 for order in _orders(members, workloads)
@@ -430,37 +431,44 @@ class KnownSets:
             return Colocations.none(len(workloads))
         return Colocations.of(*zip(*found, strict=True))
 
-    def _of_workloads(self, model: str) -> Mapping[tuple[int, ...], Sequence[_Set]]:
-        if model not in self._named:
+    def _of_workloads(self, kind: GpuKind) -> Mapping[tuple[int, ...], Sequence[_Set]]:
+        if kind not in self._named:
             index: dict[tuple[int, ...], list[_Set]] = defaultdict(list)
-            for key, known in self.on(model).items():
+            for key, known in self.on(kind).items():
                 index[tuple(workload for workload, _ in key)].append(known)
-            self._named[model] = index
-        return self._named[model]
+            self._named[kind] = index
+        return self._named[kind]
 
     def _by_name(self, member: Member) -> Member:
         return self._rank[member[0]], member[1]
 
-    def _having(self, model: str, member: Member) -> Sequence[_Set]:
-        if model not in self._with:
+    def _having(self, kind: GpuKind, member: Member) -> Sequence[_Set]:
+        if kind not in self._with:
             index: dict[Member, list[_Set]] = defaultdict(list)
-            for known in self.on(model).values():
+            for known in self.on(kind).values():
                 for each in set(known.members):
                     index[each].append(known)
-            self._with[model] = index
-        return self._with[model].get(member, ())
+            self._with[kind] = index
+        return self._with[kind].get(member, ())
 
-    def _entry(self, model: str, key: Members) -> _Given | None:
-        """Return the entry that applies to a model; one for the model comes first."""
-        return self._given.get((model, key)) or self._given.get((None, key))
+    def _applying(self, kind: GpuKind) -> Iterator[tuple[Members, _Given]]:
+        """Yield the sorted members of each entry that applies to a kind of GPU, and the entry."""
+        for (_, _, key), given in self._given.items():
+            if self._entry(kind, key) is given:
+                yield key, given
 
-    def _until_each_ends(self, model: str, key: Members, given: _Given) -> Sharing:
+    def _entry(self, kind: GpuKind, key: Members) -> _Given | None:
+        """Return the entry that applies to a kind of GPU; one for its model comes first."""
+        model, mode = kind
+        return self._given.get((model, mode, key)) or self._given.get((None, mode, key))
+
+    def _until_each_ends(self, kind: GpuKind, key: Members, given: _Given) -> Sharing:
         """Return the figures of a set with bounds of all that may remain of it."""
         assert given.figures is not None
         last = [slowdown_at_last(self._workloads[k], share_of(code)) for k, code in key]
         upper = dict(zip(key, last, strict=True))
         tail = dict(upper)
-        for members, known in self._within(model, key, given):
+        for members, known in self._within(kind, key, given):
             for each, u, t in zip(members, known.upper, known.tail, strict=True):
                 upper[each], tail[each] = max(upper[each], u), max(tail[each], t)
         return given.figures._replace(
@@ -468,12 +476,12 @@ class KnownSets:
             tail=tuple(tail[each] for each in given.members),
         )
 
-    def _within(self, model: str, key: Members, given: _Given) -> Iterator[_Set]:
-        """Yield a set, and what is known of two or more of its members on the model."""
+    def _within(self, kind: GpuKind, key: Members, given: _Given) -> Iterator[_Set]:
+        """Yield a set, and what is known of two or more of its members on the kind of GPU."""
         assert given.figures is not None
         yield _Set(given.members, given.figures)
         if self._pairs is not None:
-            pairs = self._pairs(model)
+            pairs = self._pairs(kind)
             for both in dict.fromkeys(combinations(key, 2)):
                 if (found := pairs.find(*both)) is not None:
                     yield _Set(both, found)
@@ -484,14 +492,14 @@ class KnownSets:
             if comb(len(key), size) <= len(keys):
                 fewer = keys.intersection(combinations(key, size))
             for each in fewer:
-                smaller = self._entry(model, each)
+                smaller = self._entry(kind, each)
                 if smaller and smaller.figures and not Counter(each) - Counter(key):
                     yield _Set(smaller.members, smaller.figures)
         if self._by_rule is not None:
-            yield from self._left_by_rule(model, key, self._by_rule)
+            yield from self._left_by_rule(kind, key, self._by_rule)
 
     def _left_by_rule(
-        self, model: str, key: Members, by_rule: Callable[[str, Members], Sharing | None]
+        self, kind: GpuKind, key: Members, by_rule: Callable[[GpuKind, Members], Sharing | None]
     ) -> Iterator[_Set]:
         """Yield the largest sets by the declared rule that may remain of a set.
 
@@ -505,7 +513,7 @@ class KnownSets:
                 if left in seen or len(left) < 3:
                     continue
                 seen.add(left)
-                figures = None if self._entry(model, left) else by_rule(model, left)
+                figures = None if self._entry(kind, left) else by_rule(kind, left)
                 if figures is None:
                     asked.append(left)
                 else:
@@ -513,9 +521,9 @@ class KnownSets:
 
     @cached_property
     def _sizes(self) -> Mapping[int, set[Members]]:
-        """The sets by number of members, on any model."""
+        """The sets by number of members, on any kind of GPU."""
         found: dict[int, set[Members]] = defaultdict(set)
-        for _, key in self._given:
+        for _, _, key in self._given:
             found[len(key)].add(key)
         return found
 
@@ -581,50 +589,50 @@ class KnownSlowdowns:
         self.limited = {model: jobs for model, jobs in most if jobs < rules.max_jobs_per_gpu}
         self._starting = np.array([NO_CAP, *map(share_code, rules.shares)], dtype=np.int64)
         self._alone = tuple(workloads.values())
-        self._found: dict[tuple[str, Members], Sharing | None] = {}
-        self._joins: dict[tuple[str, Members], Sequence[Colocations]] = {}
-        self._least: dict[str, Floats] = {}
+        self._found: dict[tuple[GpuKind, Members], Sharing | None] = {}
+        self._joins: dict[tuple[GpuKind, Members], Sequence[Colocations]] = {}
+        self._least: dict[GpuKind, Floats] = {}
 
-    def most_on(self, model: str) -> int:
-        """Return how many jobs may be on a GPU of a model."""
-        return self.limited.get(model, self.rules.max_jobs_per_gpu)
+    def most_on(self, kind: GpuKind) -> int:
+        """Return how many jobs may be on a GPU of a kind."""
+        return self.limited.get(kind.model, self.rules.max_jobs_per_gpu)
 
     @property
     def sets(self) -> bool:
         """Whether three or more jobs may share a GPU."""
         raise NotImplementedError
 
-    def pairs(self, model: str) -> KnownPairs:
-        """Return the pairs that may share a GPU of a model that holds two jobs."""
+    def pairs(self, kind: GpuKind) -> KnownPairs:
+        """Return the pairs that may share a GPU of a kind that holds two jobs."""
         raise NotImplementedError
 
-    def find(self, model: str, members: Sequence[Member]) -> Sharing | None:
-        """Return the figures of the members on a GPU model, or None if they may not share."""
-        key = model, tuple(members)
+    def find(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of the members on a kind of GPU, or None if they may not share."""
+        key = kind, tuple(members)
         if key not in self._found:
             self._found[key] = self._find(*key)
         return self._found[key]
 
-    def _find(self, model: str, members: Members) -> Sharing | None:
-        if len(members) > self.limited.get(model, np.inf):
+    def _find(self, kind: GpuKind, members: Members) -> Sharing | None:
+        if len(members) > self.limited.get(kind.model, np.inf):
             return None
         if len(members) == 2:
-            return self.pairs(model).find(*members)
-        return self._find_set(model, members)
+            return self.pairs(kind).find(*members)
+        return self._find_set(kind, members)
 
-    def joins(self, model: str, held: Members) -> Sequence[Colocations]:
-        """Return how jobs may join others on a GPU model, or start together; by size.
+    def joins(self, kind: GpuKind, held: Members) -> Sequence[Colocations]:
+        """Return how jobs may join others on a kind of GPU, or start together; by size.
 
         ``held`` are the running jobs there; they come first. Sets by a declared rule are not among
         them, see ``joins_by_rule``.
         """
-        if (model, held) not in self._joins:
-            found = [*self._pairs_beside(model, held), *self._sets_beside(model, held)]
-            self._joins[model, held] = [each for each in found if len(each)]
-        return self._joins[model, held]
+        if (kind, held) not in self._joins:
+            found = [*self._pairs_beside(kind, held), *self._sets_beside(kind, held)]
+            self._joins[kind, held] = [each for each in found if len(each)]
+        return self._joins[kind, held]
 
-    def joins_by_rule(self, model: str, held: Members, budget: Budget) -> Iterable[Colocations]:
-        """Return the sets of three and more that may be on a GPU model by a declared rule; by size.
+    def joins_by_rule(self, kind: GpuKind, held: Members, budget: Budget) -> Iterable[Colocations]:
+        """Return the sets of three and more that may share by a declared rule; by size.
 
         Raises
         ------
@@ -635,22 +643,22 @@ class KnownSlowdowns:
         """
         return ()
 
-    def least_slowdowns(self, model: str) -> Floats:
+    def least_slowdowns(self, kind: GpuKind) -> Floats:
         """Return the least slowdown of each workload among 1, 2, ... jobs; inf for none.
 
         The shape is (workloads, most jobs on a GPU).
         """
-        if model not in self._least:
+        if kind not in self._least:
             least = np.full((len(self.workloads), self.rules.max_jobs_per_gpu), np.inf)
-            for found in self._every(model):
+            for found in self._every(kind):
                 size = found.workload.shape[1]
-                if size <= min(self.most_on(model), least.shape[1]):
+                if size <= min(self.most_on(kind), least.shape[1]):
                     np.minimum.at(least[:, size - 1], found.workload, found.slowdown)
-            self._lower_by_rule(model, least)
-            self._least[model] = least
-        return self._least[model]
+            self._lower_by_rule(kind, least)
+            self._least[kind] = least
+        return self._least[kind]
 
-    def _lower_by_rule(self, model: str, least: Floats) -> None:
+    def _lower_by_rule(self, kind: GpuKind, least: Floats) -> None:
         """Lower the least slowdowns to those that a declared rule may give, in place."""
 
     @cached_property
@@ -662,19 +670,19 @@ class KnownSlowdowns:
                 found[k, share] = slowdown_at_last(workload, share)
         return found
 
-    def _every(self, model: str) -> Iterable[Colocations]:
-        """Return all that is known of jobs that start together on a model."""
-        return self.joins(model, ())
+    def _every(self, kind: GpuKind) -> Iterable[Colocations]:
+        """Return all that is known of jobs that start together on a kind of GPU."""
+        return self.joins(kind, ())
 
-    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
+    def _find_set(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
         raise NotImplementedError
 
-    def _sets_beside(self, model: str, held: Members) -> Iterable[Colocations]:
+    def _sets_beside(self, kind: GpuKind, held: Members) -> Iterable[Colocations]:
         raise NotImplementedError
 
-    def _pairs_beside(self, model: str, held: Members) -> Iterator[Colocations]:
-        if len(held) < 2 <= self.most_on(model):
-            pairs = self.pairs(model)
+    def _pairs_beside(self, kind: GpuKind, held: Members) -> Iterator[Colocations]:
+        if len(held) < 2 <= self.most_on(kind):
+            pairs = self.pairs(kind)
             found = pairs.beside(held[0]) if held else pairs.rows.take(pairs.fresh)
             yield self._startable(found, len(held))
 

@@ -357,7 +357,7 @@ def sensitivities(compiled: Round) -> Floats:
 def _lowest_slowdowns(compiled: Round) -> dict[tuple[int, int], float]:
     """Return the least slowdown of each workload with each other, on any model at any shares."""
     # Models that no entry names share their pairs.
-    rows = [known.rows for known in set(map(compiled.slowdowns.pairs, compiled.models))]
+    rows = [known.rows for known in set(map(compiled.slowdowns.pairs, compiled.kinds))]
     pair = np.concatenate([each.workload for each in rows])
     slowdown = np.concatenate([each.slowdown for each in rows])
     names, of = np.unique(np.vstack([pair, pair[:, ::-1]]), axis=0, return_inverse=True)

@@ -35,7 +35,7 @@ from dovetail.instances.instance import (
     unknown_workload,
 )
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import MODES, SOURCES, SlowdownEntry
+from dovetail.instances.slowdowns.entry import MODES, SOURCES, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.gathering import fits, require_slowdowns
 from dovetail.instances.slowdowns.shares import share_code
 
@@ -94,15 +94,17 @@ class InstanceBuilder:
         self._nodes: list[Node] = []
         self._places: dict[str, Place] = {}
         self._most_jobs: dict[str, int] = {}
+        self._modes: dict[SharingMode, None] = dict.fromkeys(self._cluster.modes)
         self._workloads: dict[str, Workload] = {}
         self._names: list[str] = []
         self._positions: dict[str, int] = {}
         self._jobs: list[Job] = []
         self._slowdowns: list[SlowdownEntry | _PairArrays] = []
         self._entries = 0
-        self._known: dict[str | None, set[object]] = {}
+        self._known: dict[tuple[str | None, SharingMode], set[object]] = {}
         self._node_checks = NodeChecks()
-        self._job_checks = JobChecks(self._workloads, self._places, self._most_jobs)
+        sharing = self._cluster.sharing
+        self._job_checks = JobChecks(self._workloads, self._places, self._most_jobs, sharing)
 
     def __repr__(self) -> str:
         sizes = (
@@ -123,6 +125,7 @@ class InstanceBuilder:
         sms: int | None = None,
         max_jobs: int | None = None,
         cost_per_hour: float | None = None,
+        sharing: str | None = None,
         rack: str | None = None,
         host: Mapping[str, float] | None = None,
     ) -> None:
@@ -143,6 +146,8 @@ class InstanceBuilder:
         cost_per_hour : float, optional
             Cost of each in any currency, which objective ``fewest`` reads; for all GPU models or
             for none.
+        sharing : {"mps", "time_sliced"}, optional
+            How jobs share each, if not as the cluster's rules say.
         rack : str, optional
             The rack of the machine.
         host : mapping of str to float, optional
@@ -159,6 +164,7 @@ class InstanceBuilder:
             "sms": sms,
             "max_jobs": max_jobs,
             "cost_per_hour": cost_per_hour,
+            "sharing": sharing,
         }
         of_node: dict[str, object] = {"gpu_count": gpus, "gpu": kind}
         if isinstance(gpus, Sequence) and not isinstance(gpus, str):
@@ -169,6 +175,7 @@ class InstanceBuilder:
             self._node_checks.add(node, path)
         self._nodes.append(node)
         self._places.update((place.gpu.id, place) for place in node.places)
+        self._modes |= dict.fromkeys(map(self._cluster.sharing_on, node.devices))
         self._most_jobs.update((gpu.model, self._cluster.most_on(gpu)) for gpu in node.devices)
 
     def add_workload(self, name: str, memory_mib: float | None = None, **fields: object) -> None:
@@ -237,7 +244,7 @@ class InstanceBuilder:
             Iteration time together / alone of each, in this order. None: they may not share.
         **fields
             Other fields of `SlowdownEntry`: ``share``, ``upper``, ``p99``, ``gpu_model``, ...;
-            ``mode`` is by default the cluster's.
+            ``mode`` is by default the cluster's ``sharing``; another is that of GPUs added before.
 
         Raises
         ------
@@ -251,7 +258,7 @@ class InstanceBuilder:
         data = {who: list(workloads), "slowdown": slowdown, **shared}
         entry = _record(SlowdownEntry, data, path)
         with as_input_error():
-            check_entry(entry, self._workloads, self._cluster.sharing, path)
+            check_entry(entry, self._workloads, tuple(self._modes), path)
             self._remember(entry, path)
         self._slowdowns.append(entry)
         self._entries += 1
@@ -269,8 +276,9 @@ class InstanceBuilder:
         gpu_model: str | None = None,
         source: str | None = None,
         confidence: float | None = None,
+        mode: str | None = None,
     ) -> None:
-        """Add the slowdowns of many pairs under the cluster's sharing, from columns.
+        """Add the slowdowns of many pairs, from columns.
 
         Parameters
         ----------
@@ -291,6 +299,8 @@ class InstanceBuilder:
             Their origin: ``measured``, ``model`` or ``estimate``.
         confidence : float, optional
             The confidence of the upper bounds, between 0 and 1.
+        mode : {"mps", "time_sliced"}, optional
+            How the jobs share the GPU; by default the cluster's ``sharing``.
 
         Raises
         ------
@@ -312,11 +322,18 @@ class InstanceBuilder:
         if count == 0:
             return
         workload = np.stack([one, other], axis=-1)
-        given = {"gpu_model": gpu_model, "source": source, "confidence": confidence}
+        given = {
+            "gpu_model": gpu_model,
+            "source": source,
+            "confidence": confidence,
+            "mode": mode,
+        }
         shared = {name: value for name, value in given.items() if value is not None}
         entry = self._checked(workload, columns, {"mode": self._cluster.sharing, **shared})
+        with as_input_error():
+            check_entry(entry, self._workloads, tuple(self._modes), "pairs[0]")
         require_slowdowns(columns["slowdown"], "slowdown", "")
-        self._remember_all(workload, columns["share"], entry.gpu_model)
+        self._remember_all(workload, columns["share"], (entry.gpu_model, entry.mode))
         columns["mode"] = MODES.index(entry.mode)
         columns["source"] = None if entry.source is None else SOURCES.index(entry.source)
         columns["confidence"] = entry.confidence
@@ -378,7 +395,8 @@ class InstanceBuilder:
         shared: Mapping[str, object],
     ) -> SlowdownEntry:
         """Return the first entry; refuse invalid rows by building their records."""
-        odd = ~fits({"workload": workload, **columns})
+        mode = MODES.index(shared["mode"]) if shared["mode"] in MODES else None
+        odd = ~fits({"workload": workload, "mode": mode, **columns})
         share = columns["share"]
         if share is not None:
             odd |= ((share < 0) | (share > _MOST_SHARE)).any(axis=1)
@@ -405,17 +423,20 @@ class InstanceBuilder:
             self._positions[name] * _SHARES + share_code(share) for name, share in members
         )
         key = _code(*codes) if entry.pair else tuple(codes)
-        known = self._known.setdefault(entry.gpu_model, set())
+        known = self._known.setdefault((entry.gpu_model, entry.mode), set())
         if key in known:
             raise rule_broken(path, _repeated(entry.workloads))
         known.add(key)
 
     def _remember_all(
-        self, workload: NDArray[np.int64], share: NDArray[np.int64] | None, model: str | None
+        self,
+        workload: NDArray[np.int64],
+        share: NDArray[np.int64] | None,
+        where: tuple[str | None, SharingMode],
     ) -> None:
         members = np.sort(workload * _SHARES + (0 if share is None else share))
         codes = _code(members[:, 0], members[:, 1])
-        known = self._known.setdefault(model, set())
+        known = self._known.setdefault(where, set())
         first = np.unique(codes, return_index=True)[1]
         new = codes.tolist()
         if len(first) < len(codes) or not known.isdisjoint(new):

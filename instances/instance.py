@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
@@ -46,7 +46,7 @@ from dovetail.instances._record import (
 from dovetail.instances.errors import InputError, hint, require_type
 from dovetail.instances.metrics import MetricName, Metrics
 from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
-from dovetail.instances.slowdowns.entry import EntryKey, SharingMode, SlowdownEntry
+from dovetail.instances.slowdowns.entry import EntryKey, GpuKind, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.shares import refuse_caps
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class GpuModel(Record):
     sms: Count | None = None
     max_jobs: Annotated[Count, Field(le=48)] | None = None
     cost_per_hour: Positive | None = None
+    sharing: SharingMode | None = None
 
 
 class Gpu(GpuModel):
@@ -233,16 +234,32 @@ class Cluster(Record):
     nodes: tuple[Node, ...]
 
     @property
+    def modes(self) -> tuple[SharingMode, ...]:
+        """How jobs share a GPU of the cluster: its own ``sharing``, then that of other GPUs."""
+        own = dict.fromkeys(gpu.sharing for gpu in self._kinds if gpu.sharing is not None)
+        return tuple(dict.fromkeys((self.sharing, *own)))
+
+    def sharing_on(self, gpu: GpuModel) -> SharingMode:
+        """Return how jobs share a GPU of this kind."""
+        return self.sharing if gpu.sharing is None else gpu.sharing
+
+    def kind_of(self, gpu: GpuModel) -> GpuKind:
+        """Return the model of a GPU with how jobs share it."""
+        return GpuKind(gpu.model, self.sharing_on(gpu))
+
+    @property
+    def _kinds(self) -> Iterator[GpuModel]:
+        for node in self.nodes:
+            yield from (node.gpu,) if node.gpu else node.gpus or ()
+
+    @property
     def caps_first(self) -> bool:
         """Whether jobs that never shared do so with caps, unless their bounds allow it without."""
         return self.sharing == "mps" and not self.uncapped
 
     def most_jobs(self) -> dict[str, int]:
         """Return the most jobs on a GPU of each model."""
-        kinds = (
-            gpu for node in self.nodes for gpu in ((node.gpu,) if node.gpu else node.gpus or ())
-        )
-        return {gpu.model: self.most_on(gpu) for gpu in kinds}
+        return {gpu.model: self.most_on(gpu) for gpu in self._kinds}
 
     def most_on(self, gpu: GpuModel) -> int:
         """Return the most jobs on a GPU of this kind."""
@@ -252,7 +269,8 @@ class Cluster(Record):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         _refuse_repeats("shares[{}]", self.shares, "a share may be listed once")
-        refuse_caps(self.sharing, self.shares, "shares", "sharing")
+        if "mps" not in self.modes:
+            refuse_caps(self.sharing, self.shares, "shares", "sharing")
         checks = NodeChecks()
         for n, node in enumerate(self.nodes):
             checks.add(node, f"nodes[{n}]")
@@ -367,6 +385,7 @@ class Job(Record):
     arrival_s: NonNegative = 0.0
     remaining_s: Positive | None = None
     priority: Literal["batch", "latency"] = "batch"
+    sharing: SharingMode | None = None
     state: Literal["pending", "running"] = "pending"
     gpus: tuple[Name, ...] | None = None
     share: tuple[SeatShare | None, ...] | None = None
@@ -441,6 +460,8 @@ class JobChecks:
         Its GPUs.
     most_jobs : mapping of str to int
         The most jobs on a GPU of each model.
+    sharing : {"mps", "time_sliced"}
+        How jobs share the GPUs that do not say.
     """
 
     def __init__(
@@ -448,10 +469,13 @@ class JobChecks:
         workloads: Mapping[str, Workload],
         places: Mapping[str, Place],
         most_jobs: Mapping[str, int],
+        sharing: SharingMode,
     ) -> None:
         self._workloads, self._places, self._most_jobs = workloads, places, most_jobs
+        self._sharing = sharing
         self._ids: set[str] = set()
         self._held: Counter[str] = Counter()
+        self._unshared: dict[str, Job] = {}
 
     def add(self, job: Job, path: str) -> None:
         """Refuse a job that does not fit the instance or the earlier jobs, else remember it."""
@@ -465,6 +489,7 @@ class JobChecks:
         for g, gpu in enumerate(job.gpus or ()):
             self._check_place(job, gpu, f"{path}.gpus[{g}]")
         self._held.update(job.gpus or ())
+        self._unshared.update((gpu, job) for gpu in job.gpus or () if self._is_alone(job, gpu))
         self._ids.add(job.id)
 
     def _check_place(self, job: Job, gpu: str, path: str) -> None:
@@ -477,6 +502,17 @@ class JobChecks:
         if model != first:
             rule = f"a gang's GPUs must be of one model ({first!r}), got {model!r}"
             raise rule_broken(path, rule)
+        alone = job if self._is_alone(job, gpu) else self._unshared.get(gpu)
+        if alone is not None and self._held[gpu]:
+            rule = f"must hold {alone.id!r} alone, which shares a GPU only if it is {alone.sharing}"
+            raise rule_broken(path, f"{rule}, got {gpu!r} with more jobs, {self._sharing_on(gpu)}")
+
+    def _is_alone(self, job: Job, gpu: str) -> bool:
+        """Return whether a job may not share a GPU in the way that GPU is shared."""
+        return job.sharing not in (None, self._sharing_on(gpu))
+
+    def _sharing_on(self, gpu: str) -> SharingMode:
+        return self._places[gpu].gpu.sharing or self._sharing
 
 
 def _check_sub_batch(job: Job, workload: Workload, path: str) -> None:
@@ -490,11 +526,14 @@ def _check_sub_batch(job: Job, workload: Workload, path: str) -> None:
 
 
 def check_entry(
-    entry: SlowdownEntry, workloads: Mapping[str, Workload], sharing: SharingMode, path: str
+    entry: SlowdownEntry,
+    workloads: Mapping[str, Workload],
+    modes: Sequence[SharingMode],
+    path: str,
 ) -> None:
     """Refuse slowdowns of another mode, of unknown workloads, or of one that cannot be idle."""
-    if entry.mode != sharing:
-        rule = f"must be the cluster's sharing, {sharing}, got {entry.mode}"
+    if entry.mode not in modes:
+        rule = f"must be the cluster's sharing, {listed(modes)}, got {entry.mode}"
         raise rule_broken(f"{path}.mode", rule)
     for w, name in enumerate(entry.workloads):
         if name not in workloads:
@@ -568,14 +607,15 @@ class Instance(Record):
         return self
 
     def _check_jobs(self) -> None:
-        checks = JobChecks(self.workloads, self.places, self.cluster.most_jobs())
+        cluster = self.cluster
+        checks = JobChecks(self.workloads, self.places, cluster.most_jobs(), cluster.sharing)
         for k, job in enumerate(self.jobs):
             checks.add(job, f"jobs[{k}]")
 
     def _check_entries(self) -> None:
-        known, sharing = self.slowdowns, self.cluster.sharing
-        for k in known.odd(self.workloads, sharing):
-            check_entry(known[k], self.workloads, sharing, f"slowdowns[{k}]")
+        known, modes = self.slowdowns, self.cluster.modes
+        for k in known.odd(self.workloads, modes):
+            check_entry(known[k], self.workloads, modes, f"slowdowns[{k}]")
         if (repeated := known.repeated()) is not None:
             k, first = repeated
             rule = f"({listed(known[k].workloads)}) at these shares and model is already in"

@@ -79,9 +79,9 @@ def _require_running_power(instance: Instance, objective: str) -> None:
     """Refuse running jobs on a GPU whose power the instance does not give."""
     known = instance.entries
     for gpu, jobs in _running_together(instance):
-        model = instance.places[gpu].gpu.model
+        model, mode = instance.cluster.kind_of(instance.places[gpu].gpu)
         members = tuple(sorted((job.workload, share_code(_share(job, gpu))) for job in jobs))
-        entry = known.get((model, members)) or known.get((None, members))
+        entry = known.get((model, members, mode)) or known.get((None, members, mode))
         if entry is None or entry.slowdown is None:
             names = listed([job.id for job in jobs])
             needs = f"objective {objective} needs an entry with power_w for {names}"

@@ -95,7 +95,7 @@ def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
     keys = {members_of((names[a], names[b]), (x, y)) for (a, b), (x, y) in ends}
     of_sets: dict[Members, set[str | None]] = {}
     for entry in known.sets.values():
-        on, together = entry.key
+        on, together, _ = entry.key
         of_sets.setdefault(together, set()).add(on)
     return keys | {key for key, on in of_sets.items() if None in on or wanted <= on}
 

@@ -60,8 +60,9 @@ def _behind(
     instance: Instance, gpu_model: str | None, first: str, behind: str
 ) -> SlowdownEntry | None:
     """Return the entry of a workload behind another, or None if they may not share."""
-    key = members_of((first, behind), (UNCAPPED, BEST_EFFORT))
-    entry = instance.entries.get((gpu_model, key)) or instance.entries.get((None, key))
+    key, mode = members_of((first, behind), (UNCAPPED, BEST_EFFORT)), instance.cluster.sharing
+    known = instance.entries
+    entry = known.get((gpu_model, key, mode)) or known.get((None, key, mode))
     return entry if entry and entry.slowdown else None
 
 
@@ -131,7 +132,8 @@ class _UncappedPairs:
         place = {name: k for k, name in enumerate(names)}
         places = np.array([place.get(name, -1) for name in known.names], dtype=np.int64)
         ends = places[known.workload]
-        rows = known.model == -1 if gpu_model is None else known.holds_on(gpu_model)
+        mode = instance.cluster.sharing
+        rows = known.model == -1 if gpu_model is None else known.holds_on(gpu_model, mode)
         rows = rows & known.may_share & (known.share == UNCAPPED).all(axis=1)
         rows &= (ends >= 0).all(axis=1)
         for k in range(2):
@@ -142,7 +144,6 @@ class _UncappedPairs:
             bounded[at], tailed[at] = ~np.isnan(high), ~np.isnan(late)
             slowdown[at], upper[at] = found, np.where(bounded[at], high, found)
             tail[at] = np.where(tailed[at], late, upper[at])
-        mode = instance.cluster.sharing
         return cls(gpu_model, mode, names, slowdown, upper, bounded, tail, tailed)
 
     def entries(

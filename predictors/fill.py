@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from dovetail.predictors._combinations import (
     used,
     wanted_splits,
 )
+from dovetail.predictors._mechanisms import of_each_mode
 from dovetail.predictors._set_entries import (
     entries_behind,
     law_set_entries,
@@ -79,6 +80,9 @@ def predict(
     caps only if neither is slowed more than if they took turns, by its upper bound
     (``unmeasured.may_share``), or if the cluster allows it (``uncapped``).
 
+    If GPUs are shared in several ways, pairs get entries of each ``mode``; a fitted predictor gives
+    those of the mode that it was fitted on.
+
     ``kernels`` gives ``upper``, too, which was tested on measurements of other GPUs: its entries
     remain estimates. A fitted predictor also gives ``upper`` and, if it was fitted on power,
     ``power_w``; a pair gets no entry, and so does not share, if the measurements are too few for a
@@ -113,7 +117,37 @@ def predict(
     UnsupportedError
         When no predictor has this name, or one without bounds is asked for a confidence.
     """
-    model = _adapted(_chosen(predictor), instance, confidence)
+    chosen = _chosen(predictor)
+    parts = _parts(instance, chosen)
+    if parts == [instance]:
+        return _filled(instance, chosen, mixed, sets, confidence, previous)
+    earlier = {} if previous is None else {p.cluster.sharing: p for p in of_each_mode(previous)}
+    added = []
+    for part in parts:
+        before = earlier.get(part.cluster.sharing)
+        filled = _filled(part, chosen, mixed, sets, confidence, before)
+        added.append(filled.slowdowns[len(part.slowdowns) :])
+    return instance.replace(slowdowns=Slowdowns.joined([instance.slowdowns, *added]))
+
+
+def _parts(instance: Instance, predictor: Predictor) -> list[Instance]:
+    """Return the instance for each way in which its GPUs are shared and that a predictor knows."""
+    parts = list(of_each_mode(instance))
+    if len(parts) > 1 and isinstance(predictor, TrainedPredictor):
+        return [part for part in parts if part.cluster.sharing == predictor.mode]
+    return parts
+
+
+def _filled(
+    instance: Instance,
+    predictor: Predictor,
+    mixed: bool,
+    sets: bool,
+    confidence: float | None,
+    previous: Instance | None,
+) -> Instance:
+    """Return an instance whose GPUs are shared in one way with its predicted entries."""
+    model = _adapted(predictor, instance, confidence)
     known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
     gpu_models = _gpu_models(instance, model)
     wanted = _wanted(instance, known, gpu_models, mixed)
@@ -182,6 +216,11 @@ def in_doubt(
         When no predictor has this name.
     """
     model = _chosen(predictor)
+    each = (_in_doubt(part, model, mixed) for part in _parts(filled, model))
+    return tuple(dict.fromkeys(chain.from_iterable(each)))
+
+
+def _in_doubt(filled: Instance, model: Predictor, mixed: bool) -> tuple[tuple[str, str], ...]:
     known = {name: w for name, w in used(filled).items() if not model.lacks(name, w)}
     promised = _promised(filled)
     gpu_models = [
@@ -216,10 +255,13 @@ def assumed(
     model = _chosen(predictor)
     if not isinstance(model, AnalyticPredictor | KernelsPredictor):
         return {}
-    known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
-    mode = instance.cluster.sharing
-    found = {name: model.assumed(workload, mode) for name, workload in known.items()}
-    return {name: words for name, words in found.items() if words}
+    found: dict[str, dict[str, None]] = {}
+    for part in _parts(instance, model):
+        mode = part.cluster.sharing
+        for name, workload in used(part).items():
+            if not model.lacks(name, workload):
+                found.setdefault(name, {}).update(dict.fromkeys(model.assumed(workload, mode)))
+    return {name: tuple(words) for name, words in found.items() if words}
 
 
 def _promised(instance: Instance) -> frozenset[str]:
@@ -283,10 +325,14 @@ def unanswered(
     model = _chosen(predictor)
     if not isinstance(model, TrainedPredictor):
         return ()
-    fits = [model.fit(gpu_model) for gpu_model in _gpu_models(instance, model)]
-    splits = wanted_splits(instance.cluster, mixed)
-    known = [fit.bounded(model.confidence) for fit in fits]
-    return tuple(split for split in splits if not all(bounded[split] for bounded in known))
+    found: dict[Split, None] = {}
+    for part in _parts(instance, model):
+        fits = [model.fit(gpu_model) for gpu_model in _gpu_models(part, model)]
+        known = [fit.bounded(model.confidence) for fit in fits]
+        for split in wanted_splits(part.cluster, mixed):
+            if not all(bounded[split] for bounded in known):
+                found[split] = None
+    return tuple(found)
 
 
 def unsupported(
@@ -313,11 +359,14 @@ def unsupported(
     InputError, UnsupportedError
         As in ``predict``.
     """
-    model = _adapted(_chosen(predictor), instance, confidence)
-    if not isinstance(model, TrainedPredictor):
-        return {}
-    kinds = _supported(instance, model)
-    return {kind: most for kind, most in kinds.items() if most < model.confidence}
+    chosen = _chosen(predictor)
+    found: dict[str, float] = {}
+    for part in _parts(instance, chosen):
+        model = _adapted(chosen, part, confidence)
+        if isinstance(model, TrainedPredictor):
+            kinds = _supported(part, model).items()
+            found |= {kind: most for kind, most in kinds if most < model.confidence}
+    return found
 
 
 def _supported(instance: Instance, predictor: TrainedPredictor) -> Mapping[str, float]:

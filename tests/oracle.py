@@ -2,8 +2,9 @@
 
 It shares no code with the solver and none with the checker, so that three readings of the
 formats meet in the tests; only the forecast and the prices of ``completion`` are the solver's.
-Pending jobs are placed one after another, on every set of GPUs that differs (GPUs of one model
-and size that hold the same jobs are the same, on one node where that has a host) and at every
+Pending jobs are placed one after another, on every set of GPUs that differs (GPUs of one model,
+size and mechanism of sharing that hold the same jobs are the same, on one node where that has a
+host) and at every
 sub-batch; shares are chosen last, per GPU, as every objective only gains when a slowdown falls.
 Weights are added as the decimals that they are written as, so that the lightest job counts.
 """
@@ -28,6 +29,8 @@ from dovetail.instances.plan import Assignment, Plan, Waiting
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 
 Members = tuple[tuple[str, int | None], ...]
+Where = tuple[str, str]
+"""A GPU model and the mechanism by which jobs share a GPU."""
 Spans = tuple[int, int, int]
 OwnGain = Callable[[Job, float, float], float]
 """What a job gains at a slowdown and a speed, its weight included."""
@@ -115,7 +118,7 @@ class _Search:
     held: dict[str, list[Unit]] = field(default_factory=dict)
     load: dict[tuple[str, str], float] = field(default_factory=dict)
     options: dict[object, list[Option]] = field(default_factory=dict)
-    declared: dict[tuple[str, Members], Known | None] = field(default_factory=dict)
+    declared: dict[tuple[Where, Members], Known | None] = field(default_factory=dict)
     best: tuple[Fraction | float, float] = (-inf, -inf)
     best_plan: Plan | None = None
     fewest: Spans | None = None
@@ -220,14 +223,19 @@ class _Search:
         batch = self.instance.workloads[self.jobs[unit.job].workload].batch
         return seconds(batch, unit.sub_batch) / seconds(batch, batch.size) if batch else 1.0
 
+    def where(self, gpu: str) -> Where:
+        """Return the model of a GPU and how jobs share it."""
+        here = self.instance.places[gpu].gpu
+        return here.model, here.sharing or self.instance.cluster.sharing
+
     @cached_property
-    def entries(self) -> Mapping[tuple[str | None, Members], Known | None]:
+    def entries(self) -> Mapping[tuple[str | None, str, Members], Known | None]:
         """Every combination in every order; None where it may not share."""
-        known: dict[tuple[str | None, Members], Known | None] = {}
+        known: dict[tuple[str | None, str, Members], Known | None] = {}
         for entry in self.instance.slowdowns:
             for order in permutations(range(len(entry.workloads))):
                 members = tuple((entry.workloads[k], entry.shares[k]) for k in order)
-                known[entry.gpu_model, members] = _ordered(entry, order)
+                known[entry.gpu_model, entry.mode, members] = _ordered(entry, order)
         return known
 
     # -- one GPU ------------------------------------------------------------------------
@@ -265,7 +273,12 @@ class _Search:
     def _ways(
         self, gpu: str, units: tuple[Unit, ...], factors: tuple[float, ...]
     ) -> Iterator[Option]:
-        free: list[int | None] = [None, *self.instance.cluster.shares]
+        _, mechanism = self.where(gpu)
+        needs = {self.jobs[unit.job].sharing for unit in units} - {None}
+        if len(units) > 1 and needs - {mechanism}:
+            return
+        listed = self.instance.cluster.shares
+        free: list[int | None] = [None, *(s for s in listed if mechanism == "mps" or s == IDLE)]
         choices = [
             [dict(zip(job.gpus or (), job.shares, strict=True))[gpu]] if job.running else free
             for job in (self.jobs[unit.job] for unit in units)
@@ -300,26 +313,26 @@ class _Search:
             return (alone * factors[0],), (alone * factors[0],), power
         jobs = [self.jobs[unit.job] for unit in units]
         names = tuple((job.workload, share) for job, share in zip(jobs, shares, strict=True))
-        model = self.instance.places[gpu].gpu.model
-        entry = self._known(model, names)
+        where = self.where(gpu)
+        entry = self._known(where, names)
         if entry is None:
             return None
-        worst = [self._worst(model, names, jobs, k) for k in range(len(jobs))]
+        worst = [self._worst(where, names, jobs, k) for k in range(len(jobs))]
         return (
             tuple(s * f for s, f in zip(entry.slowdowns, factors, strict=True)),
             tuple(b * f for b, f in zip(worst, factors, strict=True)),
             entry.power_w,
         )
 
-    def _known(self, model: str, names: Members) -> Known | None:
-        for key in ((model, names), (None, names)):
+    def _known(self, where: Where, names: Members) -> Known | None:
+        for key in ((*where, names), (None, where[1], names)):
             if key in self.entries:
                 return self.entries[key]
-        if (model, names) not in self.declared:
-            self.declared[model, names] = self._declared(model, names)
-        return self.declared[model, names]
+        if (where, names) not in self.declared:
+            self.declared[where, names] = self._declared(where, names)
+        return self.declared[where, names]
 
-    def _declared(self, model: str, names: Members) -> Known | None:
+    def _declared(self, where: Where, names: Members) -> Known | None:
         """Return what the owner declares of jobs without an entry."""
         rule = self.instance.cluster.assumed
         if rule is None or any(share is not None for _, share in names):
@@ -327,27 +340,28 @@ class _Search:
         if len(names) == 2:
             each = rule.pair
             return None if each is None else Known((each, each), (each, each), None, 0.0)
-        if rule.sets is None or self._in_part_forbidden(model, names):
+        if rule.sets is None or self._in_part_forbidden(where, names):
             return None
         slow, bounds, late = [], [], []
         for k, me in enumerate(names):
-            pairs = [self._known(model, (me, other)) for other in names[:k] + names[k + 1 :]]
+            pairs = [self._known(where, (me, other)) for other in names[:k] + names[k + 1 :]]
             slow.append(prod(pair.slowdowns[0] if pair else inf for pair in pairs))
             bounds.append(prod(max(1.0, pair.bounds[0]) if pair else inf for pair in pairs))
             tails = [(pair.p99 or pair.bounds)[0] if pair else inf for pair in pairs]
             late.append(prod(max(1.0, tail) for tail in tails))
         return None if inf in slow else Known(tuple(slow), tuple(bounds), tuple(late), 0.0)
 
-    def _in_part_forbidden(self, model: str, names: Members) -> bool:
+    def _in_part_forbidden(self, where: Where, names: Members) -> bool:
         """Return whether an entry says of some of these jobs that they may not share."""
         for size in range(3, len(names)):
             for some in combinations(names, size):
-                at = next((k for k in ((model, some), (None, some)) if k in self.entries), None)
+                keys = ((*where, some), (None, where[1], some))
+                at = next((key for key in keys if key in self.entries), None)
                 if at is not None and self.entries[at] is None:
                     return True
         return False
 
-    def _worst(self, model: str, names: Members, jobs: list[Job], k: int) -> float:
+    def _worst(self, where: Where, names: Members, jobs: list[Job], k: int) -> float:
         """Return the largest figure of a job, whichever of the others have ended."""
         workload, share = self.instance.workloads[jobs[k].workload], names[k][1]
         known = 100 in workload.throughput and share in workload.throughput
@@ -355,7 +369,7 @@ class _Search:
         others = [i for i in range(len(jobs)) if i != k]
         for size in range(1, len(jobs)):
             for left in combinations(others, size):
-                entry = self._known(model, tuple(names[i] for i in (k, *left)))
+                entry = self._known(where, tuple(names[i] for i in (k, *left)))
                 if entry is not None:
                     late = jobs[k].priority == "latency" and entry.p99 is not None
                     worst = max(worst, entry.p99[0] if late else entry.bounds[0])
@@ -577,7 +591,7 @@ class _Search:
         alone = [full / capped for capped in workload.throughput.values()]
         partners = [
             entry.slowdowns[0]
-            for (_, members), entry in self.entries.items()
+            for (_, _, members), entry in self.entries.items()
             if entry and members[0][0] == job.workload
         ]
         least = min([1.0, *alone, *partners])
@@ -612,7 +626,7 @@ class _Search:
         running = gpu if self.before[gpu] else ""
         place = self.instance.places[gpu]
         node = place.node if self.has or self.nodes_matter else ""
-        return place.gpu.model, place.gpu.memory_mib, node, running, tuple(self.held[gpu])
+        return *self.where(gpu), place.gpu.memory_mib, node, running, tuple(self.held[gpu])
 
     def _may_finish(self) -> bool:
         """Tell whether all is placed by the rules that concern several GPUs; sets the load."""
@@ -816,12 +830,13 @@ class _Search:
 
     def _lowest(self, own: str, other: str) -> float:
         low = inf
-        for model in {place.gpu.model for place in self.instance.places.values()}:
-            for (named, names), entry in self.entries.items():
-                counts = named == model or (named is None and (model, names) not in self.entries)
+        for where in set(map(self.where, self.instance.places)):
+            for (named, mechanism, names), entry in self.entries.items():
+                holds = named == where[0] or (named is None and (*where, names) not in self.entries)
+                counts = holds and mechanism == where[1]
                 if counts and entry and tuple(name for name, _ in names) == (own, other):
                     low = min(low, entry.slowdowns[0])
-            declared = self._known(model, ((own, None), (other, None)))
+            declared = self._known(where, ((own, None), (other, None)))
             low = min(low, declared.slowdowns[0]) if declared else low
         return low
 

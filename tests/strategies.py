@@ -6,6 +6,7 @@ seeded generator. A ``Shape`` says what may occur.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from random import Random
@@ -58,6 +59,8 @@ class Shape:
     """Slowdowns that the owner declares, in place of some entries; not with ``energy``."""
     percent: bool = False
     """Memory of workloads in per cent of the GPU's."""
+    mechanisms: bool = False
+    """GPUs under MPS beside time-sliced ones, entries of both, and jobs that share by one only."""
 
 
 INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
@@ -96,9 +99,55 @@ def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
         if shape.unready:
             _make_unready(draw, data)
     instance = Instance.from_data(data)
-    instance = _with_known_power(instance) if shape.power else instance
+    instance = with_mechanisms(draw, instance) if shape.mechanisms else instance
+    instance = with_known_power(instance) if shape.power else instance
     instance = with_percent(draw, instance) if shape.percent else instance
     return with_assumed(draw, instance) if shape.assumed else instance
+
+
+def with_mechanisms(draw: Random, instance: Instance) -> Instance:
+    """Return the instance with two ways to share a GPU, each with entries of its own."""
+    data = instance.to_data()
+    cluster = data["cluster"]
+    gpus = [gpu for node in cluster["nodes"] for gpu in node.get("gpus", ())]
+    default = draw.choice(["mps", "time_sliced"])
+    cluster["sharing"] = default
+    for gpu in gpus:
+        if (own := draw.choice([None, "mps", "time_sliced"])) is not None:
+            gpu["sharing"] = own
+    present = {gpu.get("sharing", default) for gpu in gpus}
+    if "mps" not in {*present, default}:
+        cluster["shares"] = [share for share in cluster.get("shares", []) if share == "idle"]
+    slower = [draw.choice([0.8, 0.95, 1.1, 1.6]) for _ in data.get("slowdowns", ())]
+    data["slowdowns"] = [
+        _of_mode(row, mode, slower[k])
+        for k, row in enumerate(data.get("slowdowns", ()))
+        for mode in ("mps", "time_sliced")
+        if mode in {*present, default} and draw.random() < 0.8
+        if mode == "mps" or not any(isinstance(share, int) for share in row.get("share", ()))
+    ]
+    alone = _alone_on(data)
+    for job in data["jobs"]:
+        needs = draw.choice([None, None, None, "mps", "time_sliced"])
+        there = {gpu.get("sharing", default) for gpu in gpus if gpu["id"] in job.get("gpus", ())}
+        if needs is not None and (there <= {needs} or job["id"] in alone):
+            job["sharing"] = needs
+    return Instance.from_data(data)
+
+
+def _of_mode(row: Data, mode: str, slower: float) -> Data:
+    """Return an entry of a mode; time slicing has figures of its own."""
+    if mode == "mps":
+        return row | {"mode": mode}
+    figures = ("slowdown", "upper", "p99")
+    changed = {name: [round(v * slower, 3) for v in row[name]] for name in figures if row.get(name)}
+    return row | changed | {"mode": mode}
+
+
+def _alone_on(data: Data) -> set[str]:
+    """Return the running jobs that share no GPU."""
+    held = Counter(gpu for job in data["jobs"] for gpu in job.get("gpus", ()))
+    return {job["id"] for job in data["jobs"] if all(held[g] == 1 for g in job.get("gpus", ()))}
 
 
 def with_percent(draw: Random, instance: Instance) -> Instance:
@@ -182,7 +231,8 @@ def _idle_for_cap(shares: list[int | None]) -> list[object]:
     return ["idle" if share == SHARES[0] else share for share in shares]
 
 
-def _with_known_power(instance: Instance) -> Instance:
+def with_known_power(instance: Instance) -> Instance:
+    """Return the instance with its jobs pending if some run together without a known power."""
     try:
         require_fields(instance, "energy")
     except InputError:

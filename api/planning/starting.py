@@ -6,14 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from dovetail.executor.mps.processes import DEVICES, PERCENTAGE
-from dovetail.instances._record import IDLE
+from dovetail.instances._record import IDLE, listed
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan, Stop
+from dovetail.instances.slowdowns.entry import SharingMode
 
+_TIME_SLICED: Final = "time_sliced"
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]+")
 _STOPS = """\
 # Stop the jobs named in "stop first", on all nodes, before anything starts.
@@ -23,7 +25,7 @@ _HEAD = """\
 # Devices are numbered as in the instance, which must be in the order of nvidia-smi.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID"""
 _TURNS = """\
-# The jobs take turns on a GPU (sharing: time_sliced): no MPS daemon may run on the nodes.
+# The jobs take turns on a GPU (sharing: time_sliced): no MPS daemon may run on {where}.
 """
 
 
@@ -95,14 +97,30 @@ def shell_lines(instance: Instance, stops: Iterable[Stop], found: Iterable[Rank]
     starting: dict[str, list[Rank]] = defaultdict(list)
     for rank in found:
         starting[rank.node].append(rank)
-    turns = _TURNS if instance.cluster.sharing == "time_sliced" else ""
+    sharing = _sharing(instance)
+    everywhere = set(sharing.values()) == {_TIME_SLICED}
+    turns = _TURNS.format(where="the nodes") if everywhere else ""
     yield turns + (_STOPS if leaving else "") + _HEAD
     for node in sorted({*leaving, *starting}):
         yield f"\n# on {node}"
+        if not everywhere and (where := _without_mps(instance, node, sharing)):
+            yield _TURNS.format(where=where).rstrip()
         yield from leaving[node]
         for rank in starting[node]:
             variables = " ".join(f"{name}={value}" for name, value in rank.environment.items())
             yield f"{variables}  # {_text(rank)}"
+
+
+def _sharing(instance: Instance) -> Mapping[str, SharingMode]:
+    """Return how jobs share each GPU."""
+    return {gpu: instance.cluster.sharing_on(place.gpu) for gpu, place in instance.places.items()}
+
+
+def _without_mps(instance: Instance, node: str, sharing: Mapping[str, SharingMode]) -> str:
+    """Return the GPUs of a node on which jobs take turns in words; empty if there are none."""
+    gpus = [gpu for gpu, place in instance.places.items() if place.node == node]
+    turns = [gpu for gpu in gpus if sharing[gpu] == _TIME_SLICED]
+    return "this node" if turns == gpus else listed(turns)
 
 
 def _text(rank: Rank) -> str:

@@ -103,7 +103,7 @@ def _sharing(instance: Instance, shares: Sequence[int] | None) -> Instance:
     more = [share for share in shares or () if share not in cluster.shares]
     if not more:
         return instance
-    if cluster.sharing != "mps":
+    if "mps" not in cluster.modes:
         raise InputError(f"cluster.sharing {cluster.sharing} has no caps", "--shares")
     return instance.replace(cluster=cluster.replace(shares=(*cluster.shares, *more)))
 
@@ -163,7 +163,7 @@ def _doubts(
         known = "measure some, and fit a --model on them"
         yield "without a bound", f"{number(len(pairs), 'pair')} that may not share: {known}"
     cluster = instance.cluster
-    lacks_caps = cluster.sharing == "mps" and not caps_of(cluster.shares)
+    lacks_caps = "mps" in cluster.modes and not caps_of(cluster.shares)
     apart = _apart(instance, made) if lacks_caps else ()
     if apart:
         capped = "try SM shares (--shares, cluster.shares)"

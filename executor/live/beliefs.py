@@ -413,7 +413,7 @@ class Beliefs:
         measured, times = self._measured
         mode = np.flatnonzero(measured.mode == MODES.index(table.sharing))
         pairs = measured.select(mode)
-        rows, cells = table.cells(pairs)
+        rows, cells = table.cells(pairs, table.sharing)
         slowdown = pairs.slowdown[rows]
         table.slowdown[cells], table.upper[cells] = slowdown, pairs.upper[rows]
         table.source[cells] = np.where(np.isnan(slowdown), Source.FAILED, Source.MEASURED)

@@ -22,6 +22,7 @@ from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.sets import slowdown_at
 from dovetail.instances.slowdowns.shares import share_code
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
@@ -383,11 +384,11 @@ class SimulatedCluster:
             return [] if self._true_sets.find(*there) else residents
         return [other for other in residents if self._clashes(gpu, mine, _member(other, gpu))]
 
-    def _on(self, gpu: int, members: Sequence[Member]) -> tuple[str, list[tuple[int, int]]]:
-        """Return the model of a GPU, and members with the codes of their shares."""
+    def _on(self, gpu: int, members: Sequence[Member]) -> tuple[GpuKind, list[tuple[int, int]]]:
+        """Return the kind of a GPU, and members with the codes of their shares."""
         machines = self.state.machines
         coded = [(workload, share_code(share)) for workload, share in members]
-        return machines.models[machines.model[gpu]], coded
+        return machines.kinds[machines.kind[gpu]], coded
 
     def _clashes(self, gpu: int, mine: Member, other: Member) -> bool:
         """Return whether two jobs may not share; jobs that are both at ``idle`` never clash."""

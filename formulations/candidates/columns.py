@@ -307,7 +307,10 @@ class _PricedRows:
             slowdown[here] = (
                 candidates.slowdown[candidate[run[here]], k] * rules.slowdown_factor[variant[here]]
             )
-        able = np.flatnonzero(bound <= rules.accepted[variant])
+        accepted = bound <= rules.accepted[variant]
+        if rules.round.bound_to_mode:
+            accepted &= rules.may_share(candidates.gpu_class[candidate[run]], variant)
+        able = np.flatnonzero(accepted)
         run, variant, slowdown = run[able], variant[able], slowdown[able]
         job, gain = rules.job[variant], np.empty(len(able))
         model = rules.round.classes.model[candidates.gpu_class[candidate[run]]]

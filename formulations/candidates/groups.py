@@ -17,6 +17,7 @@ from dovetail.formulations.arrays import Bools, Floats, Ints, packed, products, 
 from dovetail.formulations.budget import require_room
 from dovetail.formulations.rounds import Round, Variants, resident_slowdowns
 from dovetail.formulations.values import JobValues
+from dovetail.instances.slowdowns.entry import GpuKind
 
 _APART_BYTES = 200
 """Memory of matchings for each member of the groups of single jobs."""
@@ -39,8 +40,8 @@ class Kinds:
     """The kinds of the n jobs of a round: jobs that may take each other's place.
 
     Candidate groups count them instead of naming them. Pending jobs of one GPU are of one *kind* if
-    they are equal in all that a round reads: they have the same workload, gSLA, weight and
-    priority, and the same remaining time if the objective reads it. With n kinds, there are
+    they are equal in all that a round reads: they have the same workload, gSLA, weight, priority
+    and sharing, and the same remaining time if the objective reads it. With n kinds, there are
     C(n + k - 1, k) different sets of k jobs, however many jobs there are. Gangs and running jobs
     are kinds of their own: the co-runner of a gang also binds its other GPUs, and a running job
     stays where it is.
@@ -79,6 +80,7 @@ class Kinds:
             np.where(own, number + 1, 0),
             jobs.workload,
             jobs.latency.astype(np.int64),
+            jobs.sharing + 1,
             _codes(jobs.gsla),
             _codes(jobs.weight),
         ]
@@ -486,14 +488,14 @@ def gain_ceiling(values: JobValues) -> float:
     if values.grouped:
         # Once the others have ended, each may be as fast as alone at any share.
         alone = compiled.least_alone[:, None]
-        for model, slowdown in least.items():
+        for kind, slowdown in least.items():
             fastest = np.minimum.accumulate(np.minimum(slowdown, alone), axis=1)
-            least[model] = np.where(np.isfinite(slowdown), fastest, np.inf)
+            least[kind] = np.where(np.isfinite(slowdown), fastest, np.inf)
     best = np.full((len(compiled), compiled.machines.rules.max_jobs_per_gpu), -np.inf)
-    for model, slowdown in least.items():
+    for kind, slowdown in least.items():
         for column in range(best.shape[1]):
             known = np.flatnonzero(np.isfinite(slowdown[:, column]))
-            gain = values.gain(known, slowdown[known, column], model)
+            gain = values.gain(known, slowdown[known, column], kind.model)
             best[known, column] = np.maximum(best[known, column], gain)
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
     running = compiled.jobs.running
@@ -502,8 +504,8 @@ def gain_ceiling(values: JobValues) -> float:
     return _lagrangean_bound(compiled, best[possible], np.flatnonzero(possible))
 
 
-def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
-    """Return by model the least slowdown of each job in groups of 1, 2, ..., inf for none.
+def _least_slowdowns(compiled: Round) -> dict[GpuKind, Floats]:
+    """Return by kind of GPU the least slowdown of each job in groups of 1, 2, ..., inf for none.
 
     Running jobs keep their slowdowns, which may differ from those of all other jobs.
     """
@@ -515,10 +517,10 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
         for resident, slowdown in zip(classes.on[k], kept, strict=True):
             alone[resident.job] = min(alone[resident.job], slowdown)
     found = {}
-    for model in compiled.models:
-        least = compiled.slowdowns.least_slowdowns(model)[compiled.jobs.workload]
-        found[model] = least * compiled.least_factor[:, None]
-        found[model][:, 0] = np.minimum(found[model][:, 0], alone)
+    for kind in compiled.kinds:
+        least = compiled.slowdowns.least_slowdowns(kind)[compiled.jobs.workload]
+        found[kind] = least * compiled.least_factor[:, None]
+        found[kind][:, 0] = np.minimum(found[kind][:, 0], alone)
     return found
 
 

@@ -45,9 +45,10 @@ from dovetail.formulations.rounds import (
     resident_power,
     resident_slowdowns,
 )
-from dovetail.formulations.slowdowns import Colocations, Member, Members
+from dovetail.formulations.slowdowns import Colocations, Members
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.slowdowns.entry import GpuKind
 
 _STEPS_PER_KIND, _STEPS_PER_ROW = 100_000, 500
 """Work to examine GPUs with the same workloads on them, and to list a row."""
@@ -204,7 +205,7 @@ class _Lister(RowRules):
         if not classes:
             return self._flattened(self._least())
         of_job = np.array(jobs, dtype=np.int64)
-        pairs_known = self.round.slowdowns.pairs(self._model[classes[0]])
+        pairs_known = self.round.slowdowns.pairs(self._kind[classes[0]])
         candidates = self._joining(
             np.array(classes, dtype=np.int64),
             of_job,
@@ -243,20 +244,20 @@ class _Lister(RowRules):
         """Return all ways for jobs to start together or join others, by the number of jobs."""
         jobs = self.round.jobs
         waiting = np.bincount(jobs.workload[~jobs.running], minlength=len(self.round.workloads))
-        alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
+        alike: dict[tuple[GpuKind, Members], list[int]] = defaultdict(list)
         workload, there = jobs.workload.tolist(), self.round.classes.on
         for index in np.flatnonzero(self.round.classes.open).tolist():
             members = tuple([(workload[each.job], each.share) for each in there[index]])
-            alike[self._model[index], members].append(index)
+            alike[self._kind[index], members].append(index)
         ways: dict[tuple[int, int], list[tuple[Ints, Colocations]]] = defaultdict(list)
         # Empty GPUs first: if time runs out, joins of running jobs are left out.
-        kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
-        for nth, ((model, held), classes) in enumerate(kinds):
+        ordered = sorted(alike.items(), key=lambda each: len(each[0][1]))
+        for nth, ((kind, held), classes) in enumerate(ordered):
             if nth and self.budget.passed:
                 self.complete = False
                 break
             self.budget.spend(_STEPS_PER_KIND)
-            for known in self._joins(model, held):
+            for known in self._joins(kind, held):
                 able = known.able(len(held), waiting)
                 if len(able):
                     of = np.repeat(np.array(classes, dtype=np.int64), len(able))
@@ -270,15 +271,15 @@ class _Lister(RowRules):
         found = [CandidateRows.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(candidates) for candidates in found]
 
-    def _joins(self, model: str, held: Members) -> Iterator[Colocations]:
+    def _joins(self, kind: GpuKind, held: Members) -> Iterator[Colocations]:
         """Yield how jobs may join others, or start together, by size as far as there is time."""
         known = self.round.slowdowns
-        for found in known.joins(model, held):
+        for found in known.joins(kind, held):
             if found.workload.shape[1] == 2 or not self.values.pairs_only:
                 yield found
         if not self.values.pairs_only:
             try:
-                yield from known.joins_by_rule(model, held, self.budget)
+                yield from known.joins_by_rule(kind, held, self.budget)
             except OutOfTimeError:
                 self.complete = False
 
@@ -310,9 +311,9 @@ class _Lister(RowRules):
         return CandidateRows.on(classes, first, count, known, held)
 
     @cached_property
-    def _model(self) -> Sequence[str]:
-        """The GPU model of each class."""
-        return [self.round.models[k] for k in self.round.classes.model.tolist()]
+    def _kind(self) -> Sequence[GpuKind]:
+        """The GPU model of each class, and how jobs share it."""
+        return [self.round.kinds[k] for k in self.round.classes.kind.tolist()]
 
     def _untouched(self, classes: Ints, size: int) -> Rows:
         """Return for each class, with ``size`` residents, their group without a newcomer."""
@@ -335,7 +336,8 @@ class _Lister(RowRules):
         """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
         named = np.flatnonzero(self.named)
         of_share = self.round.starts_alone[self.round.jobs.workload[self.job[named]]]
-        row, share = np.nonzero(~np.isnan(of_share))
+        may = np.isin(self.round.shares_alone, self.round.shares_alone_on(self._kind[index]))
+        row, share = np.nonzero(~np.isnan(of_share) & may)
         variant = named[row]
         gpu_class, job = np.full(len(row), index), self.job[variant]
         alone = of_share[row, share] * self.slowdown_factor[variant]

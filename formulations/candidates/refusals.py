@@ -32,6 +32,7 @@ from dovetail.formulations.slowdowns import ANY_SHARE, Colocations, Members
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances._record import AnyShare
 from dovetail.instances.hosts import FULL
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.shares import share_of
 
 NONE_DISPLACED: Final = -1
@@ -46,8 +47,9 @@ class Refusal(IntEnum):
     ``NONE``: nothing; ``HOST``: the node's host has too little left; ``TAKEN``: the GPU is full;
     ``FIGURES``: a gSLA or memory, which other figures would satisfy; ``OBJECTIVE``: the rule of the
     objective; ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE``: the same on a full GPU; ``UNKNOWN``: no
-    slowdown is known; ``APART``: gangs share only whole; ``CLOSED``: no job may join (constraint 5
-    of the round problem).
+    slowdown is known; ``SHARING``: a job shares only GPUs that are shared in another way;
+    ``APART``: gangs share only whole; ``CLOSED``: no job may join (constraint 5 of the round
+    problem).
     """
 
     NONE = 0
@@ -58,8 +60,9 @@ class Refusal(IntEnum):
     TAKEN_FIGURES = 5
     TAKEN_OBJECTIVE = 6
     UNKNOWN = 7
-    APART = 8
-    CLOSED = 9
+    SHARING = 8
+    APART = 9
+    CLOSED = 10
 
 
 _TAKEN: Final = np.arange(Refusal.CLOSED + 1)
@@ -85,7 +88,7 @@ class Candidates:
     displaced : (n,) int
         The position of the resident that the job would replace, or ``NONE_DISPLACED``.
     fixed : (n,) int
-        ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` if the figures decide.
+        ``UNKNOWN``, ``SHARING``, ``APART`` or ``CLOSED``; ``NONE`` if the figures decide.
     size : (n,) int
         The number of jobs that would share.
     variant, share : (n, k) int
@@ -154,7 +157,7 @@ def _padded(column: NDArray[Any], width: int) -> NDArray[Any]:
 class _Places:
     """Sites for one more job, with the jobs that stay there and the same number on each GPU.
 
-    Places with the same workloads at the same shares on one GPU model share one index in
+    Places with the same workloads at the same shares on one kind of GPU share one index in
     ``co_runner_sets``: the same combinations apply to them.
     """
 
@@ -165,10 +168,10 @@ class _Places:
         self.displaced = np.array([displaced for _, displaced, _ in found], dtype=np.int64)
         staying = [[o.variant for o in others] for _, _, others in found]
         self.variant = np.array(staying, dtype=np.int64).reshape(len(found), size - 1)
-        co_runners: dict[tuple[str, Members], int] = {}
+        co_runners: dict[tuple[GpuKind, Members], int] = {}
         self.co_runners = np.array(
             [
-                co_runners.setdefault((rules.sites[k].model, rules.wanted(others)), len(co_runners))
+                co_runners.setdefault((rules.sites[k].kind, rules.wanted(others)), len(co_runners))
                 for k, _, others in found
             ],
             dtype=np.int64,
@@ -228,7 +231,7 @@ class Refusals(RowRules):
         """Return the groups that the job with this index, or another of its kind, could join."""
         jobs = self.round.jobs
         workers = int(jobs.workers[job]) if self.rules.gang_sharing == "whole" else 0
-        kind = int(jobs.workload[job]), bool(jobs.latency[job]), workers
+        kind = int(jobs.workload[job]), bool(jobs.latency[job]), int(jobs.sharing[job]), workers
         if kind not in self._of_kind:
             if len(self._of_kind) == _KEPT:
                 del self._of_kind[next(iter(self._of_kind))]
@@ -320,7 +323,7 @@ class Refusals(RowRules):
         latency = self.round.jobs.latency[jobs].tolist()
         most = most_bound(self.round.jobs.gsla[jobs])
         factor = self.slowdown_factor[[o.variant for o in occupants]]
-        known = self._known(site.model, self.wanted(occupants))
+        known = self._known(site.kind, self.wanted(occupants))
         bound = np.where(latency, known.tail, known.upper) * factor
         allowed = np.flatnonzero((bound <= most).all(axis=1))
         if not len(allowed):
@@ -343,18 +346,18 @@ class Refusals(RowRules):
         """Yield the position of the job that would leave, and the jobs that would stay."""
         there = site.occupants
         open_ = self.round.classes.open[site.gpu_class]
-        if len(there) < self.round.instance_slowdowns.most_on(site.model) or not open_:
+        if len(there) < self.round.instance_slowdowns.most_on(site.kind) or not open_:
             yield NONE_DISPLACED, there
             return
         for displaced in range(len(there)):
             yield displaced, there[:displaced] + there[displaced + 1 :]
 
-    def _find(self, model: str, wanted: Members) -> Colocations:
+    def _find(self, kind: GpuKind, wanted: Members) -> Colocations:
         """Return how jobs may share a GPU, or how one job runs alone."""
         if len(wanted) > 1:
-            return self.round.instance_slowdowns.seats(model, wanted)
+            return self.round.instance_slowdowns.seats(kind, wanted)
         ((workload, held),) = wanted
-        shares = self.round.shares_alone if held == ANY_SHARE else (held,)
+        shares = self.round.shares_alone_on(kind) if held == ANY_SHARE else (held,)
         of = self.round.workloads[workload]
         alone = [slowdown_alone(of, share_of(share)) for share in shares]
         known = [
@@ -376,8 +379,7 @@ class Refusals(RowRules):
         """Return the columns of ``Candidates`` for the places where ``size`` jobs would share."""
         own = int(self.round.jobs.workload[job])
         known = [
-            self._known(model, (*others, (own, ANY_SHARE)))
-            for model, others in places.co_runner_sets
+            self._known(kind, (*others, (own, ANY_SHARE))) for kind, others in places.co_runner_sets
         ]
         # A place that is ruled out for any figures has one row without figures.
         known.append(Colocations.unknown(size))
@@ -421,6 +423,11 @@ class Refusals(RowRules):
     def _fixed(self, job: int, places: _Places, known: Bools) -> Ints:
         """Return the reason against each place for any figures."""
         fixed = np.where(known[places.co_runners], Refusal.NONE, Refusal.UNKNOWN)
+        if self.round.bound_to_mode and places.variant.shape[1]:
+            of_class = self._class[places.site]
+            may = self.may_share(of_class[:, None], places.variant).all(axis=1)
+            may &= self.may_share(of_class, np.array(self.first_of_job[job]))
+            fixed[~may] = Refusal.SHARING
         if self.rules.gang_sharing == "whole":
             team, size = self.teams
             held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)

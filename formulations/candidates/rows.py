@@ -1,6 +1,6 @@
 """Candidate groups of one size in rows, and the rule book (``rules``) on them.
 
-The rules are those on memory, hosts and accepted slowdowns.
+The rules are those on memory, mechanisms of sharing, hosts and accepted slowdowns.
 """
 
 from __future__ import annotations
@@ -213,9 +213,20 @@ class RowRules:
         return np.asarray(across(np.add, need))
 
     def fits(self, gpu_class: Ints, variant: Ints) -> Bools:
-        """Return whether the variants (n, size) fit in the memory of a GPU of each class (n,)."""
+        """Return whether the variants (n, size) may be together on a GPU of each class (n,).
+
+        They fit in its memory, and several share it as each of them needs.
+        """
         room = self._offered_mib[gpu_class] + MEMORY_TOLERANCE_MIB
-        return np.asarray(self.need_mib(gpu_class, variant) <= room)
+        fits = self.need_mib(gpu_class, variant) <= room
+        if variant.shape[1] > 1 and self.round.bound_to_mode:
+            fits &= across(np.logical_and, self.may_share(gpu_class[:, None], variant))
+        return np.asarray(fits)
+
+    def may_share(self, gpu_class: Ints, variant: Ints) -> Bools:
+        """Return which variants may share a GPU of a class in the way that jobs share it."""
+        kind = self.round.classes.kind[gpu_class]
+        return np.asarray(self.round.may_share[kind, self.job[variant]])
 
     def bound(
         self, candidates: CandidateRows, place: int, candidate: Ints, variant: Ints

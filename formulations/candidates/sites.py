@@ -13,6 +13,7 @@ from dovetail.formulations.candidates.groups import Score
 from dovetail.formulations.rounds import Resident, Round, resident_power, resident_slowdowns
 from dovetail.formulations.values import JobValues, Rows
 from dovetail.instances.plan import Assignment
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.shares import share_code
 
 
@@ -23,8 +24,8 @@ class Site(NamedTuple):
     ----------
     gpu_class : int
         Index of the class.
-    model : str
-        The GPU model.
+    kind : GpuKind
+        The GPU model, and how jobs share it.
     occupants : tuple of Resident
         The jobs on each GPU: the running jobs, then the starting jobs.
     gpus : tuple of int
@@ -32,9 +33,14 @@ class Site(NamedTuple):
     """
 
     gpu_class: int
-    model: str
+    kind: GpuKind
     occupants: tuple[Resident, ...]
     gpus: tuple[int, ...]
+
+    @property
+    def model(self) -> str:
+        """The GPU model."""
+        return self.kind.model
 
 
 def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
@@ -55,8 +61,8 @@ def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, 
     for k, (gpus, there) in enumerate(zip(classes.gpus, classes.on, strict=True)):
         for member in gpus:
             found[k, (*there, *held.get(member, ()))].append(member)
-    model = [compiled.models[k] for k in classes.model.tolist()]
-    sites = [Site(k, model[k], o, tuple(g)) for (k, o), g in found.items()]
+    kind = [compiled.kinds[k] for k in classes.kind.tolist()]
+    sites = [Site(k, kind[k], o, tuple(g)) for (k, o), g in found.items()]
     return tuple(sorted(sites, key=lambda site: site.gpus[0]))
 
 
@@ -85,7 +91,7 @@ def _figures_at(compiled: Round, site: Site) -> tuple[Sequence[float], float]:
         return (alone,), float(compiled.power_alone[occupants[0].job])
     workload = jobs.workload
     members = [(int(workload[o.job]), o.share) for o in occupants]
-    known = compiled.slowdowns.find(site.model, members)
+    known = compiled.slowdowns.find(site.kind, members)
     if known is None:
         raise AssertionError("jobs that start together in a valid plan have a known slowdown")
     found = known.times(compiled.variants.slowdown_factor[[o.variant for o in occupants]].tolist())

@@ -113,7 +113,9 @@ def require_matchings(groups: Groups) -> None:
 def require_interchangeable(groups: Groups) -> None:
     """Refuse rounds in which it matters which GPU a group is on."""
     if len(groups.round.gpu_types) > 1:
+        unlike = len(groups.round.kinds) > len(groups.round.models)
         several = "GPUs of several models or memory sizes"
+        several = "GPUs that are shared in several ways" if unlike else several
         raise UnsupportedError(f"{several} are not interchangeable")
     if groups.round.hosts is not None:
         raise UnsupportedError("GPUs of nodes whose host may fall short are not interchangeable")

@@ -32,7 +32,7 @@ from dovetail.instances.instance import (
     Workload,
     jobs_of,
 )
-from dovetail.instances.slowdowns.entry import MODES, SOURCES, Members, SlowdownEntry, Source
+from dovetail.instances.slowdowns.entry import SOURCES, GpuKind, Members, SlowdownEntry, Source
 from dovetail.instances.slowdowns.shares import NO_CAP, share_code
 
 RuleName = Literal[
@@ -42,6 +42,7 @@ RuleName = Literal[
     "sub_batch",
     "capacity",
     "entry",
+    "sharing",
     "memory",
     "gsla",
     "host",
@@ -53,8 +54,8 @@ RuleName = Literal[
 ]
 
 
-_Key = tuple[str, Members]
-"""The model of a GPU and the jobs on it, sorted."""
+_Key = tuple[GpuKind, Members]
+"""The model of a GPU, how jobs share it, and the jobs on it, sorted."""
 
 MOST_SLOWDOWN = 1e15
 """The largest slowdown that is a number; jobs that are slowed down more may not share."""
@@ -310,7 +311,7 @@ class Occupancy:
         known = {} if before is None or self.hosts.load else before.gpus
         self._known = KnownTogether(instance)
         together = {
-            gpu: (instance.places[gpu].gpu.model, _members(gpu, jobs))
+            gpu: (instance.cluster.kind_of(instance.places[gpu].gpu), _members(gpu, jobs))
             for gpu, jobs in residents.items()
             if len(jobs) > 1
         }
@@ -424,9 +425,8 @@ class KnownTogether:
             for k in np.flatnonzero(row < 0).tolist():
                 if _uncapped(keys[k][1]):
                     yield keys[k], _declared(keys[k][1], [declared.pair] * 2)
-        mode = MODES.index(self._instance.cluster.sharing)
         may = np.flatnonzero(row >= 0)
-        may = may[known.may_share[row[may]] & (known.mode[row[may]] == mode)]
+        may = may[known.may_share[row[may]]]
         row = row[may]
         first = [known.number[keys[k][1][0][0]] for k in may.tolist()]
         code = [keys[k][1][0][1] for k in may.tolist()]
@@ -454,13 +454,11 @@ class KnownTogether:
                 ),
             )
 
-    def _set(self, model: str, members: Members) -> Together | None:
-        entry = self._entry_of_set(model, members)
+    def _set(self, kind: GpuKind, members: Members) -> Together | None:
+        entry = self._entry_of_set(kind, members)
         if entry is None:
-            return self._product(model, members)
+            return self._product(kind, members)
         if entry.slowdown is None:
-            return None
-        if entry.mode != self._instance.cluster.sharing:
             return None
         bound = entry.upper or entry.slowdown
         codes = map(share_code, entry.shares)
@@ -474,11 +472,11 @@ class KnownTogether:
             entry.confidence,
         )
 
-    def _entry_of_set(self, model: str, members: Members) -> SlowdownEntry | None:
-        known = self._instance.entries
-        return known.get((model, members), known.get((None, members)))
+    def _entry_of_set(self, kind: GpuKind, members: Members) -> SlowdownEntry | None:
+        known, (model, mode) = self._instance.entries, kind
+        return known.get((model, members, mode), known.get((None, members, mode)))
 
-    def _product(self, model: str, members: Members) -> Together | None:
+    def _product(self, kind: GpuKind, members: Members) -> Together | None:
         """Return three or more jobs without an entry, if their pairs decide (``Cluster.assumed``).
 
         Each job has the product of its slowdowns with each other one; in its bounds a factor is at
@@ -487,12 +485,12 @@ class KnownTogether:
         declared = self._instance.cluster.assumed
         if declared is None or declared.sets is None or not _uncapped(members):
             return None
-        named = [self._entry_of_set(model, each) for each in self._named_within(members)]
+        named = [self._entry_of_set(kind, each) for each in self._named_within(members)]
         if any(entry is not None and entry.slowdown is None for entry in named):
             return None
         slowdown, bound, tail = [1.0] * len(members), [1.0] * len(members), [1.0] * len(members)
         for i, j in combinations(range(len(members)), 2):
-            pair = self.of((model, (members[i], members[j])))
+            pair = self.of((kind, (members[i], members[j])))
             if pair is None:
                 return None
             for own in (i, j):
@@ -516,23 +514,23 @@ class KnownTogether:
 
     def left_of(self, key: _Key) -> tuple[Together, ...]:
         """Return all smaller sets that may remain when other jobs have ended."""
-        model, members = key
+        kind, members = key
         if len(members) < 3:
             return ()
         if key not in self._left:
             named = {*combinations(members, 2), *self._named_within(members)}
             if self._instance.cluster.assumed is not None:
-                named |= self._products_within(model, members)
-            found = (self.of((model, smaller)) for smaller in sorted(named))
+                named |= self._products_within(kind, members)
+            found = (self.of((kind, smaller)) for smaller in sorted(named))
             self._left[key] = tuple(known for known in found if known is not None)
         return self._left[key]
 
-    def _products_within(self, model: str, members: Members) -> set[Members]:
+    def _products_within(self, kind: GpuKind, members: Members) -> set[Members]:
         """Return the largest sets without an entry that may remain of a set with one.
 
         A set without an entry needs no smaller ones: its own bounds hold for them.
         """
-        if self._entry_of_set(model, members) is None:
+        if self._entry_of_set(kind, members) is None:
             return set()
         found: set[Members] = set()
         level = {members}
@@ -541,7 +539,7 @@ class KnownTogether:
             products = {
                 each
                 for each in smaller
-                if self._entry_of_set(model, each) is None and self.of((model, each)) is not None
+                if self._entry_of_set(kind, each) is None and self.of((kind, each)) is not None
             }
             found |= products
             level = smaller - products
@@ -552,7 +550,7 @@ class KnownTogether:
         """The members of all sets on any model, by their first two members."""
         found: dict[Members, list[Members]] = {}
         for entry in self._instance.slowdowns.sets.values():
-            _, key = entry.key
+            _, key, _ = entry.key
             found.setdefault(key[:2], []).append(key)
         return found
 

@@ -29,7 +29,8 @@ from dovetail.instances.checking.facts import (
 from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.shares import CODES, NO_CAP
+from dovetail.instances.slowdowns.entry import GpuKind, SharingMode
+from dovetail.instances.slowdowns.shares import NO_CAP
 
 MEMORY_TOLERANCE_MIB = 1e-6
 GSLA_TOLERANCE = 1e-9
@@ -45,7 +46,7 @@ def broken_rules(
         if placed.starting:
             yield from _gang(after, placed)
             yield from _groups_on_nodes(after, placed)
-            yield from _allowed_shares(after.instance.cluster, placed)
+            yield from _allowed_shares(after.instance, placed)
             yield from _sub_batch(placed)
     for on_gpu in after.gpus.values():
         if on_gpu.joined:
@@ -107,11 +108,12 @@ def _groups_on_nodes(occupancy: Occupancy, placed: JobOnGpus) -> Iterator[Violat
         yield _broken("nodes", f"job {job.id}", rule)
 
 
-def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
+def _allowed_shares(instance: Instance, placed: JobOnGpus) -> Iterator[Violation]:
     """2: a starting job's share is null or one of ``shares``; ``idle`` for isolated jobs only.
 
     Under time slicing no share is a cap.
     """
+    cluster = instance.cluster
     for gpu, share in placed.share.items():
         if share is None:
             continue
@@ -119,7 +121,7 @@ def _allowed_shares(cluster: Cluster, placed: JobOnGpus) -> Iterator[Violation]:
             allowed = listed(map(str, cluster.shares)) or "none"
             rule = f"share {share} on {gpu} is not one of the cluster's shares ({allowed})"
             yield _broken("share", f"job {placed.job.id}", rule)
-        elif share != IDLE and cluster.sharing == "time_sliced":
+        elif share != IDLE and _sharing(instance, gpu) == "time_sliced":
             rule = f"share {share} on {gpu} is a cap, which time-sliced jobs cannot have"
             yield _broken("share", f"job {placed.job.id}", rule)
         elif share == IDLE and placed.workload.isolation is None:
@@ -149,6 +151,7 @@ def _gpu_rules(before: Occupancy, after: Occupancy, on_gpu: GpuOccupants) -> Ite
         yield _broken("capacity", where, rule)
     yield from _share_sum(cluster, on_gpu)
     yield from _memory(on_gpu)
+    yield from _needed_sharing(after.instance, on_gpu)
     if len(on_gpu.jobs) == 1:
         yield from _starts_alone(cluster, on_gpu)
     elif _without_entry(before, on_gpu.name):
@@ -169,6 +172,21 @@ def _starts_alone(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]
     elif on_gpu.effects is None:
         rule = f"throughput at 100 and {share} must be known to start alone on {on_gpu.name}"
         yield _broken("share", where, f"{rule} at share {share}")
+
+
+def _sharing(instance: Instance, gpu: str) -> SharingMode:
+    """Return how jobs share a GPU: its own ``sharing``, or else the cluster's."""
+    return instance.places[gpu].gpu.sharing or instance.cluster.sharing
+
+
+def _needed_sharing(instance: Instance, on_gpu: GpuOccupants) -> Iterator[Violation]:
+    """2: a job with ``sharing`` shares only GPUs that are shared in this way."""
+    there = _sharing(instance, on_gpu.name)
+    for placed in on_gpu.jobs if len(on_gpu.jobs) > 1 else ():
+        needs = placed.job.sharing
+        if needs is not None and needs != there:
+            rule = f"{placed.job.id} shares GPUs by {needs} only, and this one is shared by {there}"
+            yield _broken("sharing", f"GPU {on_gpu.name}", rule)
 
 
 def _share_sum(cluster: Cluster, on_gpu: GpuOccupants) -> Iterator[Violation]:
@@ -438,8 +456,10 @@ def _add_declared(
     named = dict(instance.entries)
     for a, b in product({job.workload for job in instance.jobs}, repeat=2):
         both = tuple(sorted([(a, NO_CAP), (b, NO_CAP)]))
-        models = {place.gpu.model for place in instance.places.values()}
-        if (None, both) not in named and any((model, both) not in named for model in models):
+        if any(
+            (None, both, mode) not in named and (model, both, mode) not in named
+            for model, mode in _kinds(instance)
+        ):
             cell = number[a], number[b]
             lowest[cell] = min(lowest[cell], slowdown)
 
@@ -449,16 +469,14 @@ def _holds(known: Slowdowns, instance: Instance) -> NDArray[np.bool_]:
 
     An entry for a GPU model overrides the one without a model.
     """
-    present = {place.gpu.model for place in instance.places.values()}
-    models = [known.models.index(model) for model in present if model in known.models]
-    holds = np.isin(known.model, models)
-    for_all = known.model == -1
-    if len(models) < len(present) or not present:
-        return np.asarray(holds | for_all)
-    members = np.sort(known.workload.astype(np.int64) * CODES + known.share, axis=1)
-    number = members[:, 0] * (len(known.names) * CODES) + members[:, 1]
-    overridden = [np.isin(number, number[known.model == model]) for model in models]
-    return np.asarray(holds | (for_all & ~np.logical_and.reduce(overridden)))
+    found = np.zeros(len(known.row), dtype=np.bool_)
+    for model, mode in _kinds(instance):
+        found |= known.holds_on(model, mode)
+    return found
+
+
+def _kinds(instance: Instance) -> set[GpuKind]:
+    return {instance.cluster.kind_of(place.gpu) for place in instance.places.values()}
 
 
 def _throughput(after: Occupancy) -> float:

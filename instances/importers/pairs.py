@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def import_pairs(
     """
     pairs = read_pairs(csv_path)
     of_mode = [found for found in pairs.measurements if found.mode == sharing]
-    left_out = _other_modes(pairs.measurements, sharing)
+    left_out = _of_modes(Counter(each.mode for each in pairs.measurements), (sharing,))
     if pairs.measurements and not of_mode:
         raise InputError("; ".join(["no row is of this sharing", *left_out]), "", csv_path)
     measured = _of_device(of_mode, device, csv_path)
@@ -141,12 +141,12 @@ def _kept_rows(
         for found in pairs.measurements
         if found.gpu_model in models
         and instance.workloads.keys() >= set(found.workloads)
-        and found.mode == instance.cluster.sharing
+        and found.mode in instance.cluster.modes
     ]
     rows = _TableRows(
         dict.fromkeys(name for found in pairs.measurements for name in found.workloads),
         dict.fromkeys(found.gpu_model for found in pairs.measurements),
-        _other_modes(pairs.measurements, instance.cluster.sharing),
+        _of_modes(Counter(each.mode for each in pairs.measurements), instance.cluster.modes),
         len(pairs.measurements),
     )
     notes = (*pairs.notes, *_left_out(instance, models, rows, len(measured)))
@@ -157,14 +157,14 @@ def _kept(
     instance: Instance, models: set[str], table: Slowdowns
 ) -> tuple[Slowdowns, tuple[str, ...]]:
     """Return the pairs that belong to an instance, and notes."""
-    sharing = instance.cluster.sharing
-    of_mode = table.mode == MODES.index(sharing)
+    modes = instance.cluster.modes
+    of_mode = np.isin(table.mode, [MODES.index(mode) for mode in modes])
     there = [k for k, model in enumerate(table.models) if model in models]
     known = np.array([name in instance.workloads for name in table.names], dtype=bool)
     kept = of_mode & np.isin(table.model, there) & known[table.workload].all(axis=1)
-    left = len(table) - int(np.count_nonzero(of_mode))
-    others = {mode: left for mode in MODES if mode != sharing and left}
-    rows = _TableRows(table.names, table.models, _of_modes(others), len(table))
+    number = np.bincount(table.mode, minlength=len(MODES)).tolist()
+    others = _of_modes(dict(zip(MODES, number, strict=True)), modes)
+    rows = _TableRows(table.names, table.models, others, len(table))
     found = table.select(kept)
     return found, tuple(_left_out(instance, models, rows, len(found)))
 
@@ -185,8 +185,8 @@ def _unknown(instance: Instance, found: Slowdowns, source: str) -> Slowdowns:
 
 def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], source: str) -> bool:
     """Return whether the instance has the same entry; refuse one that contradicts it."""
-    model, members = entry.key
-    before = known.get((model, members)) or known.get((None, members))
+    model, members, mode = entry.key
+    before = known.get((model, members, mode)) or known.get((None, members, mode))
     if before is None:
         return False
     if _figures(before) != _figures(entry):
@@ -214,13 +214,10 @@ def _shown(entry: SlowdownEntry) -> str:
     return ", ".join(f"{name} {slowdown:.6g}" for name, slowdown in cells)
 
 
-def _other_modes(measured: Sequence[Measurement], sharing: SharingMode) -> tuple[str, ...]:
-    """Return a note on rows of other modes than a cluster's, if there are any."""
-    return _of_modes(Counter(found.mode for found in measured if found.mode != sharing))
-
-
-def _of_modes(others: Mapping[SharingMode, int]) -> tuple[str, ...]:
-    return tuple(f"{count} of mode {mode} are left out" for mode, count in others.items())
+def _of_modes(number: Mapping[SharingMode, int], modes: Collection[SharingMode]) -> tuple[str, ...]:
+    """Return a note on the rows of other modes than these, if there are any."""
+    others = ((mode, count) for mode, count in number.items() if count and mode not in modes)
+    return tuple(f"{count} of mode {mode} are left out" for mode, count in others)
 
 
 class _TableRows(NamedTuple):

@@ -29,6 +29,7 @@ from dovetail.instances.slowdowns.entry import (
     SINGLE,
     SOURCES,
     EntryKey,
+    GpuKind,
     Members,
     SharingMode,
     SlowdownEntry,
@@ -312,10 +313,10 @@ class Slowdowns(Sequence[SlowdownEntry]):
         of_sets = chain.from_iterable(entry.workloads for entry in self.sets.values())
         return {*(self.names[k] for k in numbers), *of_sets}
 
-    def odd(self, workloads: Mapping[str, Workload], sharing: SharingMode) -> list[int]:
+    def odd(self, workloads: Mapping[str, Workload], modes: Collection[SharingMode]) -> list[int]:
         """Return the positions of entries that need a look at whether they fit an instance.
 
-        These are all sets, and pairs of another mode, of unknown workloads or with a share that
+        These are all sets, and pairs of other modes, of unknown workloads or with a share that
         only isolated workloads have.
         """
         strange = np.array([name not in workloads for name in self.names], dtype=bool)
@@ -323,7 +324,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
             [name in workloads and workloads[name].isolation is None for name in self.names],
             dtype=bool,
         )
-        odd = self.mode != MODES.index(sharing)
+        odd = ~np.isin(self.mode, [MODES.index(mode) for mode in modes])
         if strange.any():
             odd |= strange[self.workload].any(axis=1)
         idle = np.flatnonzero((self.share == BEST_EFFORT).any(axis=1))
@@ -335,10 +336,14 @@ class Slowdowns(Sequence[SlowdownEntry]):
         """Return the rows for one GPU model alone."""
         return np.asarray(self.model == (self.models.index(model) if model in self.models else -2))
 
-    def holds_on(self, model: str) -> Bools:
-        """Return the rows that hold on a GPU model: its own, which come before those for all."""
-        own = self.of_model(model)
-        for_all = self.model == -1
+    def holds_on(self, model: str, sharing: SharingMode) -> Bools:
+        """Return the rows that hold on GPUs of a model that are shared in this way.
+
+        Those of the model come before those for all.
+        """
+        of_mode = self.mode == MODES.index(sharing)
+        own = self.of_model(model) & of_mode
+        for_all = (self.model == -1) & of_mode
         if own.any() and for_all.any():
             members = self.members
             for_all &= ~np.isin(members, members[own])
@@ -363,7 +368,13 @@ class Slowdowns(Sequence[SlowdownEntry]):
     @property
     def keys(self) -> NDArray[np.int64]:
         """A number for each row, the same for two rows only if their entries have one key."""
-        return self.members * (len(self.models) + 1) + (self.model + np.int64(1))
+        keys = self.members
+        keys *= len(MODES)
+        keys += self.mode
+        keys *= len(self.models) + 1
+        keys += self.model
+        keys += 1
+        return keys
 
     @cached_property
     def number(self) -> Mapping[str, int]:
@@ -392,23 +403,25 @@ class Slowdowns(Sequence[SlowdownEntry]):
 
     def place(self, key: EntryKey) -> int | None:
         """Return the position of the pair with a key among the rows, or None."""
-        model, members = key
+        model, members, mode = key
         if len(members) != 2 or (model is not None and model not in self.models):
             return None
-        found = self._rows([members], [0 if model is None else 1 + self.models.index(model)])
+        number = 0 if model is None else 1 + self.models.index(model)
+        found = self._rows([members], [MODES.index(mode)], [number])
         return None if found[0] < 0 else int(found[0])
 
-    def holding(self, pairs: Sequence[tuple[str, Members]]) -> Ints:
-        """Return the row that holds for each pair on a GPU model, -1 where there is none.
+    def holding(self, pairs: Sequence[tuple[GpuKind, Members]]) -> Ints:
+        """Return the row that holds for each pair on a kind of GPU, -1 where there is none.
 
         An entry for the model comes before the one for all.
         """
         numbers = {model: 1 + k for k, model in enumerate(self.models)}
         members = [each for _, each in pairs]
-        for_all = self._rows(members, [0] * len(pairs))
+        mode = [MODES.index(kind.sharing) for kind, _ in pairs]
+        for_all = self._rows(members, mode, [0] * len(pairs))
         if not numbers:
             return for_all
-        own = self._rows(members, [numbers.get(model, 0) for model, _ in pairs])
+        own = self._rows(members, mode, [numbers.get(kind.model, 0) for kind, _ in pairs])
         return np.where(own >= 0, own, for_all)
 
     def like(self, others: Slowdowns) -> Ints:
@@ -418,11 +431,12 @@ class Slowdowns(Sequence[SlowdownEntry]):
         keys, order = self.numbered(names, models)._sorted
         return _found(keys, order, others.numbered(names, models).keys)
 
-    def _rows(self, pairs: Sequence[Members], model: Sequence[int]) -> Ints:
-        """Return the row of each pair for a GPU model, from 1, or for all: 0."""
+    def _rows(self, pairs: Sequence[Members], mode: Sequence[int], model: Sequence[int]) -> Ints:
+        """Return the row of each pair of a mode for a GPU model, from 1, or for all: 0."""
         ends = [self.number.get(name, -1) * _SHARES + code for pair in pairs for name, code in pair]
         low, high = np.sort(np.array(ends, dtype=np.int64).reshape(-1, 2), axis=1).T
-        asked = (low * (len(self.names) * _SHARES) + high) * (len(self.models) + 1) + model
+        members = (low * (len(self.names) * _SHARES) + high) * len(MODES) + mode
+        asked = members * (len(self.models) + 1) + model
         return _found(*self._sorted, asked)
 
     # -- records and data ---------------------------------------------------------------------
@@ -481,7 +495,7 @@ class Slowdowns(Sequence[SlowdownEntry]):
 
 
 class ByKey(Mapping[EntryKey, SlowdownEntry]):
-    """The entries of `Slowdowns` by GPU model and sorted (workload, code of the share).
+    """The entries of `Slowdowns` by GPU model, sorted (workload, code of the share) and mode.
 
     A record is made when it is asked for; keys come in the order of the entries.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -28,8 +28,15 @@ MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
 Members = tuple[tuple[str, int], ...]
 """Workloads, each with the code of its share."""
 
-EntryKey = tuple[str | None, Members]
-"""GPU model, and sorted members."""
+EntryKey = tuple[str | None, Members, SharingMode]
+"""GPU model, sorted members, and how they share the GPU."""
+
+
+class GpuKind(NamedTuple):
+    """The GPUs on which the same slowdowns hold: a model, and how jobs share a GPU there."""
+
+    model: str
+    sharing: SharingMode
 
 
 Source = Literal["measured", "model", "estimate", "assumed"]
@@ -126,6 +133,7 @@ class SlowdownEntry(Record):
 
     @property
     def key(self) -> EntryKey:
-        """The unique key in an instance: GPU model and sorted (workload, code of the share)."""
+        """The unique key in an instance: GPU model, sorted (workload, code of the share), mode."""
         members = zip(self.workloads, self.shares, strict=True)
-        return self.gpu_model, tuple(sorted((name, share_code(share)) for name, share in members))
+        codes = sorted((name, share_code(share)) for name, share in members)
+        return self.gpu_model, tuple(codes), self.mode

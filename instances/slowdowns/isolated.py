@@ -88,12 +88,13 @@ def unknown_isolated(instance: Instance) -> Iterator[tuple[str, str]]:
     if IDLE not in instance.cluster.shares:
         return
     known, models = instance.entries, (None, *instance.slowdowns.models)
+    mode = instance.cluster.sharing
     critical = {job.workload for job in instance.jobs if job.priority == "latency"}
     for first in instance.workloads:
         for behind, workload in instance.workloads.items():
             if first in critical and workload.isolation == "blocks":
                 members = tuple(sorted(((first, NO_CAP), (behind, BEST_EFFORT))))
-                if not any((model, members) in known for model in models):
+                if not any((model, members, mode) in known for model in models):
                     yield first, behind
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.instance import Instance
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.slowdowns.columns import Slowdowns
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.isolated import BEHIND
 from dovetail.instances.slowdowns.shares import CODES, share_code, share_of
 
@@ -76,12 +77,18 @@ class SlowdownTable:
         """Return the table of an instance's entries on the GPU models of its cluster.
 
         Entries of a GPU model override those for all models.
+
+        Raises
+        ------
+        InputError
+            When a GPU is shared in another way than the cluster says: a table has one mode.
         """
+        _require_one_mode(instance.cluster)
         models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
         known, workloads = instance.slowdowns, tuple(instance.workloads)
         sets = tuple(known.sets.values())
         table = cls.unknown(workloads, models, caps_in(known), sets)
-        rows, cells = table.cells(known)
+        rows, cells = table.cells(known, instance.cluster.sharing)
         slowdown, upper = known.slowdown[rows], known.upper[rows]
         table.slowdown[cells] = slowdown
         table.upper[cells] = np.where(np.isnan(upper), slowdown, upper)
@@ -102,7 +109,9 @@ class SlowdownTable:
         shape = (len(models), len(caps), len(workloads), len(workloads))
         return cls(*axes, *(np.full(shape, np.nan) for _ in range(4)), sets=tuple(sets))
 
-    def cells(self, known: Slowdowns) -> tuple[Places, tuple[Places, Places, Places, Places]]:
+    def cells(
+        self, known: Slowdowns, sharing: SharingMode
+    ) -> tuple[Places, tuple[Places, Places, Places, Places]]:
         """Return the rows that are on these axes, and the cells of both workloads of each.
 
         A row for all GPU models is on each model that has none of its own for the same pair.
@@ -114,7 +123,7 @@ class SlowdownTable:
         cells : four arrays (n, 2) int
             The index of each axis.
         """
-        of_model = [np.flatnonzero(known.holds_on(model)) for model in self.models]
+        of_model = [np.flatnonzero(known.holds_on(model, sharing)) for model in self.models]
         model = np.repeat(np.arange(len(of_model)), [len(rows) for rows in of_model])
         rows = np.concatenate([*of_model, np.zeros(0, dtype=np.intp)])
         place = np.array([self.place.get(name, -1) for name in known.names], dtype=np.intp)
@@ -274,3 +283,14 @@ def caps_in(known: Slowdowns) -> tuple[Caps, ...]:
     codes = (divmod(code, CODES) for code in both[first].tolist())
     found = ((share_of(x), share_of(y)) for x, y in codes)
     return tuple(dict.fromkeys([UNCAPPED, *found]))
+
+
+def _require_one_mode(cluster: Cluster) -> None:
+    """Refuse a cluster with a GPU that is shared in another way than the cluster says."""
+    for n, node in enumerate(cluster.nodes):
+        for g, gpu in enumerate((node.gpu,) if node.gpu else node.gpus or ()):
+            if cluster.sharing_on(gpu) != cluster.sharing:
+                where = "gpu" if node.gpu else f"gpus[{g}]"
+                rule = "must be the cluster's sharing in simulations and policies"
+                rule = f"{rule}, {cluster.sharing}, got {gpu.sharing}"
+                raise InputError(rule, f"cluster.nodes[{n}].{where}.sharing")

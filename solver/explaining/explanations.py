@@ -13,6 +13,7 @@ jct         sharing would not let the two end earlier on average (objective ``jc
 completion  they would end later than all jobs, each alone (objective ``completion`` only)
 objective   a rule of a user's own objective keeps it from sharing
 unknown     no slowdown is known with any job that it could join
+sharing     it, or a job it would join, shares only GPUs that are shared in another way
 closed      running jobs on the GPU break a limit already, so that nothing may join
 capacity    none of these: it could start, or start in place of another job, but the plan
             is worth more without it
@@ -22,8 +23,9 @@ stopped     it runs, and the plan makes it wait (``preempt``): the sentence says
 GPUs are ranked from the most to the least promising: no limit keeps the job off (the least slowdown
 first); the GPU is full, but there is no limit in place of one of its jobs; a gSLA or memory is the
 limit (the least sum of relative differences first; the larger part names the reason); the objective
-is the limit; the same two on a full GPU in place of one of its jobs; no slowdown is known; gangs
-that share only as a whole hold the GPU; it is closed. If the reason is a full GPU, the sentence
+is the limit; the same two on a full GPU in place of one of its jobs; no slowdown is known; the
+GPU is shared in a way that one of the jobs excludes; gangs that share only as a whole hold the GPU;
+it is closed. If the reason is a full GPU, the sentence
 also has the figures of the best GPU with room, if only figures keep the job off it.
 """
 

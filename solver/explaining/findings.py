@@ -21,12 +21,12 @@ from dovetail.formulations.candidates.refusals import (
 from dovetail.formulations.candidates.sites import Site, rows_at, sites_of, worth
 from dovetail.formulations.rounds import Resident
 from dovetail.formulations.values import JobValues, Rows
-from dovetail.instances._record import IDLE, AnyShare, listed
+from dovetail.instances._record import AnyShare, listed
 from dovetail.instances.hosts import FULL, RESOURCES
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 from dovetail.instances.slowdowns.entry import SlowdownEntry
-from dovetail.instances.slowdowns.shares import share_code, share_of, share_total
+from dovetail.instances.slowdowns.shares import caps_of, share_code, share_of, share_total
 from dovetail.solver.explaining.nodes import GpuAtSite, groups_on, keeps_groups, whole_groups
 
 _ROUNDING = 1e-12
@@ -399,7 +399,7 @@ class Finder:
         members = list(zip(workloads, shares, strict=True))
         latency = self.round.jobs.latency[jobs].tolist()
         records = self.round.instance_slowdowns
-        found = [find(way.site.model, members) for find in (records.find, records.at_first)]
+        found = [find(way.site.kind, members) for find in (records.find, records.at_first)]
         last, first = (known.bounds(latency)[place] if known else 0.0 for known in found)
         return last > first
 
@@ -447,8 +447,8 @@ class Finder:
                 sorted((name, share_code(share)) for name, share in self._members(index, pick))
             )
             # An entry without a slowdown says that they may not share.
-            known = self.instance.entries
-            fits[row] = (None, asked) not in known and (site.model, asked) not in known
+            known, (model, mode) = self.instance.entries, site.kind
+            fits[row] = not any((of, asked, mode) in known for of in (None, model))
         return fits
 
     def _members(self, index: int, pick: Pick) -> list[tuple[str, AnyShare]]:
@@ -459,9 +459,8 @@ class Finder:
         # may not have only that share.
         taken = share_total(share_of(code) for code in held if code is not None)
         each = (rules.share_sum - taken) // (1 + held.count(None))
-        free = max(
-            (share for share in rules.shares if share != IDLE and share <= each), default=None
-        )
+        caps = caps_of(rules.shares) if pick.site.kind.sharing == "mps" else []
+        free = max((share for share in caps if share <= each), default=None)
         names = [self.jobs[o.job].workload for o in pick.others]
         shares = [free if share is None else share_of(share) for share in held]
         return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
@@ -478,6 +477,7 @@ class Finder:
                 # ``energy`` needs it.
                 "power_w": sum(known) if len(known) == len(alone) else None,
                 "gpu_model": pick.site.model,
+                "mode": pick.site.kind.sharing,
             }
         )
 

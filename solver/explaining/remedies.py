@@ -41,11 +41,11 @@ from dovetail.instances.checking.checker import check
 from dovetail.instances.instance import GpuModel, Instance, Node, Workload
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import GpuKind, SlowdownEntry
 from dovetail.instances.slowdowns.isolated import isolated_entry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick, with_shares
 from dovetail.solver.explaining.nodes import GpuAtSite, whole_groups
-from dovetail.solver.explaining.wording import accepting, figure, measured, mib
+from dovetail.solver.explaining.wording import MECHANISMS, accepting, figure, measured, mib
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that have it."""
@@ -453,19 +453,20 @@ class Remedies:
         return job.weight / min(job.workers, self._job.workers)
 
     def _of_more_gpus(self) -> Remedy | None:
-        """Return the remedy of more GPUs, of the first model for which some number helps."""
-        return next(filter(None, map(self._fewest, self._finder.round.models)), None)
+        """Return the remedy of more GPUs, of the first kind for which some number helps."""
+        return next(filter(None, map(self._fewest, self._finder.round.kinds)), None)
 
-    def _fewest(self, model: str) -> Remedy | None:
-        """Return the least number of additional GPUs of a model that helps if the rest stays.
+    def _fewest(self, kind: GpuKind) -> Remedy | None:
+        """Return the least number of additional GPUs of a kind that helps if the rest stays.
 
         If other jobs would take them, the number is raised until every best plan starts the job, if
         the trials find one.
         """
+        model = kind.model
         have = sum(place.gpu.model == model for place in self._instance.places.values())
         workers = self._job.workers
         numbers = range(max(1, workers - have), min(workers, _MOST_GPUS) + 1)
-        tried = cache(lambda number: self._tried(Change(more_gpus=self._more(model, number))))
+        tried = cache(lambda number: self._tried(Change(more_gpus=self._more(kind, number))))
         if not numbers or tried(numbers[-1]) is None:
             return None
         number = numbers[bisect_left(numbers, True, key=lambda number: tried(number) is not None)]
@@ -477,20 +478,23 @@ class Remedies:
             verdict = self._trials.of(outcome.finder.values, outcome.index)
             if found is None or verdict.sure:
                 where = " on one node" if self._job.by_node and more > 1 else ""
+                if len(self._finder.round.kinds) > len(self._finder.round.models):
+                    where = f" shared by {MECHANISMS[kind.sharing]}{where}"
                 condition = f"if there were {more} more {model}{'s' * (more > 1)}{where}"
-                change = Change(more_gpus=self._more(model, more))
+                change = Change(more_gpus=self._more(kind, more))
                 found = outcome.remedy(change, "", condition, verdict)
             if verdict.sure:
                 break
         return found
 
-    def _more(self, model: str, number: int) -> Node:
-        gpus = [place.gpu for place in self._instance.places.values() if place.gpu.model == model]
+    def _more(self, kind: GpuKind, number: int) -> Node:
+        every = (place.gpu for place in self._instance.places.values())
+        gpus = [gpu for gpu in every if self._instance.cluster.kind_of(gpu) == kind]
         largest = max(gpus, key=lambda gpu: gpu.memory_mib)
-        kind = GpuModel(**largest.model_dump(exclude={"id"}))
+        alike = GpuModel(**largest.model_dump(exclude={"id"}))
         taken = {node.id for node in self._instance.cluster.nodes}
         name = next(name for k in count(1) if (name := f"new{k}") not in taken)
-        return Node(id=name, gpu_count=number, gpu=kind)
+        return Node(id=name, gpu_count=number, gpu=alike)
 
 
 def _doubled(first: int, last: int) -> Iterator[int]:

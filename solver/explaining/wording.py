@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment, Nearest, Stop, Waiting
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import SharingMode, SlowdownEntry
 from dovetail.solver.explaining.findings import BestGpus, Finder, Pick
 from dovetail.solver.explaining.nodes import enough_groups, lacks_text
 
@@ -26,6 +26,7 @@ Category = Literal[
     "nodes",
     "memory",
     "unknown",
+    "sharing",
     "gsla",
     "host",
     "jct",
@@ -39,6 +40,12 @@ Category = Literal[
 
 NOT_EXAMINED = "not examined: the time was up"
 """The reason of waiting jobs for which there was no time."""
+
+MECHANISMS: Final[Mapping[SharingMode | None, str]] = {
+    "mps": "MPS",
+    "time_sliced": "time slicing",
+}
+"""The ways to share a GPU in words."""
 
 _Reason = tuple[Category, str, Nearest | None]
 
@@ -116,7 +123,7 @@ def _demands(values: JobValues) -> list[tuple[object, ...]]:
         alone = values.gain(every, np.ones(len(every)), values.round.models[0]).tolist()
     return [
         (
-            *(job.workload, job.workers, job.workers_per_node, job.workers_together),
+            *(job.workload, job.workers, job.workers_per_node, job.workers_together, job.sharing),
             *(job.gsla, job.priority, job.weight, job.remaining_s, gain),
         )
         for job, gain in zip(values.round.instance.jobs, alone, strict=True)
@@ -239,6 +246,8 @@ class Wording:
                 return "memory", f"{self._beside(way)} {self._missing(index, way)}"
             case Refusal.UNKNOWN:
                 return "unknown", "no known slowdown lets it share a GPU with a job that is placed"
+            case Refusal.SHARING:
+                return "sharing", self._sharing_text(index, way)
             case Refusal.APART:
                 return "capacity", "the other GPUs are held by gangs that share only as a whole"
             case Refusal.CLOSED:
@@ -281,6 +290,16 @@ class Wording:
         else:
             rule = values.rule
         return values.category, f"{where} {rule}"
+
+    def _sharing_text(self, index: int, way: Pick) -> str:
+        there = way.site.kind.sharing
+        where = f"{self._finder.gpu(way)} is shared by {MECHANISMS[there]}"
+        own = self._jobs[index].sharing
+        if own not in (None, there):
+            return f"it needs a GPU shared by {MECHANISMS[own]} or one to itself, and {where}"
+        bound = (self._jobs[other.job] for other in way.others)
+        name, needs = next((j.id, j.sharing) for j in bound if j.sharing not in (None, there))
+        return f"{name} shares a GPU only by {MECHANISMS[needs]}, and {where}"
 
     def _closed_text(self, way: Pick) -> str:
         held = listed(map(self._finder.name, way.site.occupants), 2)

@@ -29,7 +29,7 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.checking.facts import JobOnGpus, KnownTogether, Occupancy, running_jobs
 from dovetail.instances.instance import Job, Workload
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import MODES, GpuKind, SlowdownEntry
 from dovetail.instances.slowdowns.shares import BEST_EFFORT, CODES, NO_CAP, share_code, share_of
 from dovetail.solver.matching.definitions import SeatColumns, definition, slowdowns_alone
 from dovetail.solver.pairing.certificate import bound_errors
@@ -94,7 +94,9 @@ class _Reading:
         self.place = {name: k for k, name in enumerate(instance.workloads)}
         self.workloads = tuple(instance.workloads.values())
         self.index = {job.id: k for k, job in enumerate(instance.jobs)}
-        self.model = next((p.gpu.model for p in instance.places.values()), "")
+        kinds = (self.cluster.kind_of(place.gpu) for place in instance.places.values())
+        self.kind = next(kinds, GpuKind("", self.cluster.sharing))
+        self.model, self.mode = self.kind
         self._solo = slowdowns_alone(self.workloads)
         self._together = KnownTogether(instance)
 
@@ -102,9 +104,9 @@ class _Reading:
 
     def errors(self) -> Iterator[str]:
         """Find why plans of the round are not matchings of its jobs."""
-        kinds = {(p.gpu.model, p.gpu.memory_mib) for p in self.instance.places.values()}
-        if len(kinds) > 1:
-            yield "GPUs of several models or memory sizes are not interchangeable"
+        gpus = (place.gpu for place in self.instance.places.values())
+        if len({(self.cluster.kind_of(gpu), gpu.memory_mib) for gpu in gpus}) > 1:
+            yield "GPUs of several models, memory sizes or ways of sharing are not interchangeable"
         yield from self._left_out()
         yield from self._in_part()
         yield from self._sets()
@@ -224,6 +226,12 @@ class _Reading:
         return found
 
     @cached_property
+    def _may_share(self) -> Bools:
+        """Which jobs may share the GPUs of the round in the way that they are shared, (jobs,)."""
+        needs = (job.sharing for job in self.instance.jobs)
+        return np.array([each is None or each == self.mode for each in needs], dtype=bool)
+
+    @cached_property
     def room_mib(self) -> float:
         """Memory that the jobs on a GPU may need together."""
         sizes = [place.gpu.memory_mib for place in self.instance.places.values()]
@@ -251,10 +259,11 @@ class _Reading:
         """Yield the entries of three or more jobs that apply to the GPUs of the round."""
         known = self.instance.entries
         for entry in self.instance.slowdowns.sets.values():
-            model, members = entry.key
-            if model is None and (self.model, members) in known:
+            model, members, mode = entry.key
+            if model is None and (self.model, members, mode) in known:
                 continue
-            if model in (None, self.model) and entry.slowdown and len(members) <= self._most:
+            holds = model in (None, self.model) and mode == self.mode
+            if holds and entry.slowdown and len(members) <= self._most:
                 yield entry
 
     def _within_shares(self, shares: Iterable[AnyShare]) -> bool:
@@ -299,7 +308,7 @@ class _Reading:
             sorted({j.workload for j in self.instance.jobs}), 2
         ):
             members = tuple((name, NO_CAP) for name in names)
-            if (self.model, members) not in known and (None, members) not in known:
+            if not any((model, members, self.mode) in known for model in (self.model, None)):
                 one, other = (self.place[name] for name in names)
                 yield _Sharing(one, other, (NO_CAP, NO_CAP), both, both, both, math.nan)
 
@@ -308,7 +317,8 @@ class _Reading:
         known = self.instance.slowdowns
         caps = np.where(known.share == BEST_EFFORT, 0, known.share).sum(axis=1)
         model = known.models.index(self.model) if self.model in known.models else -2
-        own, for_all = known.model == model, known.model == -1
+        of_mode = known.mode == MODES.index(self.mode)
+        own, for_all = (known.model == model) & of_mode, (known.model == -1) & of_mode
         if own.any() and for_all.any():
             # An entry for the model comes before the one for all models.
             ends = np.sort(known.workload.astype(np.int64) * CODES + known.share, axis=1)
@@ -408,6 +418,7 @@ class _Reading:
         keep &= seats.memory_mib[i] + seats.memory_mib[j] <= self.room_mib
         keep &= (size[i] == size[j]) | (not whole)
         keep &= runs[i] | runs[j] | ((size[i] <= self.idle) & (size[j] <= self.idle))
+        keep &= self._may_share[seats.job[i]] & self._may_share[seats.job[j]]
         for at, seat in enumerate((i, j)):
             share = seats.share[seat]
             fits = table.shares[at][k] == share
@@ -444,6 +455,8 @@ class _Reading:
         for share in self.cluster.shares if self.cluster.start_capped else ():
             if share == IDLE:
                 yield from () if workload.isolation is None else ((share_code(share), 1.0),)
+            elif self.mode == "time_sliced":
+                continue
             elif {100, share} <= workload.throughput.keys() and self._within_shares([share]):
                 yield share_code(share), workload.throughput[100] / workload.throughput[share]
 
@@ -497,6 +510,8 @@ class _Reading:
 
     def _suit(self, jobs: Collection[Job]) -> bool:
         """Return whether jobs that share could have as many GPUs as they need."""
+        if any(job.sharing not in (None, self.mode) for job in jobs):
+            return False
         workers = {job.workers for job in jobs}
         if self.cluster.gang_sharing == "whole" and len(workers) > 1:
             return False
@@ -519,7 +534,7 @@ class _Reading:
         if late and entry.p99 is not None:
             bound = entry.p99
         me = entry.workloads[place], share_code(entry.shares[place])
-        left = self._together.left_of((self.model, entry.key[1]))
+        left = self._together.left_of((self.kind, entry.key[1]))
         later = (known.of(me, late).bound for known in left if me in known.members)
         most = max(bound[place], float(self._solo[self.place[me[0]], me[1]]), *later)
         return gsla is None or most * placed.growth <= gsla * (1 + _TOLERANCE)

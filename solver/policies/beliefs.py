@@ -30,6 +30,7 @@ from dovetail.formulations.slowdowns import (
 )
 from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.instance import Workload
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.sets import (
     LARGEST,
     capped_set_slowdown,
@@ -136,8 +137,8 @@ class BelievedSlowdowns(KnownSlowdowns):
         self._behind_caps = (
             (self._place[NO_CAP, BEST_EFFORT], self._place[BEST_EFFORT, NO_CAP]) if known else None
         )
-        self._pairs: dict[str, KnownPairs] = {}
-        self._least_bounds: dict[tuple[str, AnyShare], tuple[Floats, Floats]] = {}
+        self._pairs: dict[GpuKind, KnownPairs] = {}
+        self._least_bounds: dict[tuple[GpuKind, AnyShare], tuple[Floats, Floats]] = {}
         self._together: dict[int, Together] = {}
 
     def _correct_untried(self, seen: Bools) -> None:
@@ -175,10 +176,10 @@ class BelievedSlowdowns(KnownSlowdowns):
         """Whether three or more jobs may share a GPU."""
         return self.most > 2
 
-    def pairs(self, model: str) -> KnownPairs:
-        """Return the pairs that may share a GPU of a model; see ``KnownSlowdowns``."""
-        if model not in self._pairs:
-            m = self._table.models.index(model)
+    def pairs(self, kind: GpuKind) -> KnownPairs:
+        """Return the pairs that may share a GPU of a kind; see ``KnownSlowdowns``."""
+        if kind not in self._pairs:
+            m = self._table.models.index(kind.model)
             back = self._slowdown[m, self._mirror].swapaxes(1, 2)
             known = ~np.isnan(self._slowdown[m] + back) & self._once
             caps, a, b = np.nonzero(known)
@@ -197,8 +198,8 @@ class BelievedSlowdowns(KnownSlowdowns):
                 tail=both(self._tail),
                 power_w=self._power_w[cells],
             )
-            self._pairs[model] = KnownPairs(rows, len(self.workloads), fresh)
-        return self._pairs[model]
+            self._pairs[kind] = KnownPairs(rows, len(self.workloads), fresh)
+        return self._pairs[kind]
 
     @cached_property
     def _once(self) -> Bools:
@@ -208,12 +209,12 @@ class BelievedSlowdowns(KnownSlowdowns):
         first = np.arange(len(self._mirror)) <= self._mirror
         return np.asarray(above | (same & first[:, None, None]))
 
-    def _find_set(self, model: str, members: Sequence[Member]) -> Sharing | None:
+    def _find_set(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
         if len(members) > self.most:
             return None
-        m = self._table.models.index(model)
-        if self._given.settles(model, members):
-            given = self._given.find(model, members)
+        m = self._table.models.index(kind.model)
+        if self._given.settles(kind, members):
+            given = self._given.find(kind, members)
             return given and self._until_each_ends(m, members, given)
         together = np.array([[workload for workload, _ in members]])
         shares = [share for _, share in members]
@@ -262,18 +263,18 @@ class BelievedSlowdowns(KnownSlowdowns):
             tail[:, i] = np.fmax(tail[:, i], np.where(known, self._tail[cell], np.nan))
         return upper, tail
 
-    def _sets_beside(self, model: str, held: Members) -> Iterator[Colocations]:
-        most = min(self.most, self.most_on(model))
+    def _sets_beside(self, kind: GpuKind, held: Members) -> Iterator[Colocations]:
+        most = min(self.most, self.most_on(kind))
         if most > 2:
-            for found in self._derived(self._table.models.index(model), held, most):
-                yield self._not_given(model, found)
-            yield from self._of_entries(model, held)
+            for found in self._derived(self._table.models.index(kind.model), held, most):
+                yield self._not_given(kind, found)
+            yield from self._of_entries(kind, held)
 
-    def _of_entries(self, model: str, held: Members) -> Iterator[Colocations]:
+    def _of_entries(self, kind: GpuKind, held: Members) -> Iterator[Colocations]:
         """Yield the sets that entries name."""
-        m = self._table.models.index(model)
-        for given in self._given.beside(model, held):
-            if given.workload.shape[1] > self.most_on(model):
+        m = self._table.models.index(kind.model)
+        for given in self._given.beside(kind, held):
+            if given.workload.shape[1] > self.most_on(kind):
                 continue
             found = self._startable(given, len(held))
             upper, tail = self._largest_of_pairs(m, found.workload, found.share)
@@ -298,14 +299,14 @@ class BelievedSlowdowns(KnownSlowdowns):
             for members in self._grown_behind(model, those, first, most):
                 yield self._behind(model, members, first)
 
-    def _not_given(self, model: str, found: Colocations) -> Colocations:
+    def _not_given(self, kind: GpuKind, found: Colocations) -> Colocations:
         """Return sets without those that entries name."""
         if not len(self._given):
             return found
         rows = zip(found.workload.tolist(), found.share.tolist(), strict=True)
         named = (list(zip(*row, strict=True)) for row in rows)
         return found.take(
-            np.array([not self._given.settles(model, each) for each in named], dtype=bool)
+            np.array([not self._given.settles(kind, each) for each in named], dtype=bool)
         )
 
     @cached_property
@@ -393,7 +394,7 @@ class BelievedSlowdowns(KnownSlowdowns):
             )
         return self._together[model]
 
-    def least_bounds(self, model: str, share: AnyShare) -> tuple[Floats, Floats]:
+    def least_bounds(self, kind: GpuKind, share: AnyShare) -> tuple[Floats, Floats]:
         """Return the least bounds of gSLAs when a job with this share is joined.
 
         Returns
@@ -402,12 +403,12 @@ class BelievedSlowdowns(KnownSlowdowns):
             Bounds of the running job (rows) and of the joining job (columns), without their
             sub-batches; inf if they may not share, 0 if an entry names a set with both.
         """
-        if (model, share) not in self._least_bounds:
-            self._least_bounds[model, share] = self._bounds_beside(model, share_code(share))
-        return self._least_bounds[model, share]
+        if (kind, share) not in self._least_bounds:
+            self._least_bounds[kind, share] = self._bounds_beside(kind, share_code(share))
+        return self._least_bounds[kind, share]
 
-    def _bounds_beside(self, model: str, share: int) -> tuple[Floats, Floats]:
-        m, (there, back) = self._table.models.index(model), self._caps_beside(share)
+    def _bounds_beside(self, kind: GpuKind, share: int) -> tuple[Floats, Floats]:
+        m, (there, back) = self._table.models.index(kind.model), self._caps_beside(share)
         known = ~np.isnan(self._slowdown[m])
         bound = np.where(known, np.fmin(self._upper[m], self._tail[m]), np.inf)
         own = bound[there].min(axis=0, initial=np.inf)

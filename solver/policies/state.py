@@ -330,7 +330,7 @@ class State:
         if len(sharers) == 2:
             return [float(pairs[0, 1]), float(pairs[1, 0])]
         members = [(one.workload, share_code(one.share)) for one in sharers]
-        on = self.machines.models[model]
+        on = self.machines.kinds[model]
         if self.sets.settles(on, members):
             given = self.sets.find(on, members)
             if given is None:

@@ -170,7 +170,7 @@ def may_join(
     accepts = np.zeros((len(residents), len(jobs)), dtype=bool)
     accepts[behind] = True
     for (model, share), which in seats.items():
-        staying, joining = book.least_bounds(machines.models[model], share)
+        staying, joining = book.least_bounds(machines.kinds[model], share)
         cells = np.ix_(there[which], of_job)
         accepts[which] |= (
             (staying[cells] * slowdown_factor[which, None] <= accepted[which, None])
@@ -204,8 +204,8 @@ def outside(
             cost += float(machines.model_cost[machines.model[gpu]])
             continue
         members = [(job.workload, share_code(job.share_on(gpu))) for job in draft.residents(gpu)]
-        model = machines.models[machines.model[gpu]]
-        together = book.find(model, members) if len(members) > 1 else None
+        kind = machines.kinds[machines.kind[gpu]]
+        together = book.find(kind, members) if len(members) > 1 else None
         alone = [book.powered[job.workload].power_w or 0.0 for job in draft.residents(gpu)]
         cost += together.power_w if together else math.fsum(alone)
     return gain, cost
@@ -252,6 +252,7 @@ def _columns(state: State, held: Mapping[int, Sequence[int]], waiting: Sequence[
         arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
         latency=np.array([job.latency for job in jobs], dtype=bool),
         running=np.arange(len(jobs)) < len(hosts),
+        sharing=np.full(len(jobs), -1),
         slowdown=slowdown,
         held={
             k: (

@@ -1,5 +1,6 @@
 """Jobs on a GPU by the names of their workloads and their shares."""
 
+from dovetail.instances.slowdowns.entry import GpuKind
 from dovetail.instances.slowdowns.shares import share_code
 
 
@@ -9,5 +10,10 @@ def coded(known, members):
 
 
 def find(known, model, members):
-    """Return what is known of named members on a GPU model."""
-    return known.find(model, coded(known, members))
+    """Return what is known of named members on a GPU model under MPS."""
+    return known.find(on(model), coded(known, members))
+
+
+def on(model):
+    """Return GPUs of a model under MPS."""
+    return GpuKind(model, "mps")

@@ -18,6 +18,7 @@ from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.explaining.explanations import explain
 from dovetail.solver.policies.state import State
 from dovetail.solver.rounds import solve
+from tests.formulations.members import on
 
 
 def round_of(workloads, jobs, slowdowns=(), memory_mib=10_000, gpus=1, most=4, **assumed):
@@ -180,7 +181,7 @@ def test_the_sets_are_those_of_plain_enumeration(seed):
     instance = round_of(memory, jobs, entries, most=5, pair=1.1, sets="product")
     known = InstanceSlowdowns(instance)
     found = {}
-    for rows in known.joins_by_rule("A", (), UNLIMITED):
+    for rows in known.joins_by_rule(on("A"), (), UNLIMITED):
         for k, members in enumerate(rows.workload.tolist()):
             key = "".join(sorted(known.workloads[w] for w in members))
             assert key not in found
@@ -231,8 +232,8 @@ def test_growing_sets_hears_the_budget():
     )
     clock = WorkClock()
     with pytest.raises(OutOfTimeError):
-        list(known.joins_by_rule("A", (), Budget(0.05, clock)))
-    sizes = [len(rows) for rows in known.joins_by_rule("A", (), UNLIMITED)]
+        list(known.joins_by_rule(on("A"), (), Budget(0.05, clock)))
+    sizes = [len(rows) for rows in known.joins_by_rule(on("A"), (), UNLIMITED)]
     assert sizes == [comb(60, 3), comb(60, 4)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.formulations.rounds import Round
 from tests.data import small
-from tests.formulations.members import coded, find
+from tests.formulations.members import coded, find, on
 
 
 def book(*entries):
@@ -13,7 +13,7 @@ def book(*entries):
 
 
 def slowdowns(known, model):
-    return list(map(tuple, known.pairs(model).rows.slowdown.tolist()))
+    return list(map(tuple, known.pairs(on(model)).rows.slowdown.tolist()))
 
 
 def test_an_entry_for_the_model_wins():
@@ -120,7 +120,7 @@ def test_bounds_hold_once_the_others_have_ended():
     assert found.bounds([False] * 3) == (2, 1.2, 3)
     assert found.bounds([True] * 3) == (2, 1.5, 3)
     assert find(known, "K80", members).bounds([False] * 3) == (1.4, 1.2, 1.1)
-    assert known.at_first("V100", coded(known, members)).bounds([False] * 3) == (1.1, 1.1, 1.1)
+    assert known.at_first(on("V100"), coded(known, members)).bounds([False] * 3) == (1.1, 1.1, 1.1)
     assert find(known, "V100", members[1::-1]).bounds([True] * 2) == (1.5, 1.4)
 
 
@@ -150,11 +150,11 @@ def test_a_book_does_not_hold_where_more_is_known_of_workloads_alone():
 def test_a_book_serves_rounds_on_other_nodes_and_needs():
     instance = small(slowdowns=[{"pair": ["a", "b"], "slowdown": [1.1, 1.2]}])
     first = Round.of(instance)
-    joins = first.slowdowns.joins("V100", ())
+    joins = first.slowdowns.joins(on("V100"), ())
     node = instance.cluster.nodes[0].replace(id="more")
     cluster = instance.cluster.replace(nodes=(*instance.cluster.nodes, node))
     larger = Round.of(instance.altered(cluster=cluster), first.slowdowns)
-    assert larger.slowdowns.joins("V100", ()) is joins
+    assert larger.slowdowns.joins(on("V100"), ()) is joins
     assert len(larger.machines) > len(first.machines)
     assert first.slowdowns.of(instance) is first.slowdowns
 

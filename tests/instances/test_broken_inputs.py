@@ -52,7 +52,7 @@ ENTRY = {"pair": ["resnet", "gpt"], "slowdown": [1.1, 1.2]}
 INSTANCE_FIELDS = "unknown field, known are: format, name, cluster, workloads, jobs, slowdowns"
 JOB_FIELDS = (
     "unknown field, known are: id, workload, workers, workers_per_node, workers_together, gsla, "
-    "weight, arrival_s, remaining_s, priority, state, gpus, share, sub_batch"
+    "weight, arrival_s, remaining_s, priority, sharing, state, gpus, share, sub_batch"
 )
 
 INSTANCE = [
@@ -170,6 +170,12 @@ INSTANCE = [
         {"pair": ["resnet", "bert"], "slowdown": [2, 2], "mode": "time_sliced"},
         "slowdowns[0].mode: must be the cluster's sharing, mps, got time_sliced",
     ),
+    (
+        "cluster.nodes.1.gpu.sharing",
+        "mig",
+        "cluster.nodes[1].gpu.sharing: must be 'mps' or 'time_sliced', got 'mig'",
+    ),
+    ("jobs.0.sharing", 3, "jobs[0].sharing: must be 'mps' or 'time_sliced', got 3"),
     (
         "workloads.resnet.throughput.150",
         1.0,

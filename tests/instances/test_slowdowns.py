@@ -18,7 +18,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.reading.contents import yaml_line
 from dovetail.instances.reading.json_text import json_line
 from dovetail.instances.slowdowns.columns import Slowdowns, SlowdownsField
-from dovetail.instances.slowdowns.entry import SlowdownEntry
+from dovetail.instances.slowdowns.entry import MODES, GpuKind, SlowdownEntry
 from dovetail.instances.slowdowns.lines import entry_lines
 from tests.instances.odd import TRAPS
 
@@ -123,13 +123,18 @@ def test_entries_are_found_by_their_keys(data):
     for entry in known:
         assert by_key[entry.key] == entry
         assert entry.key in by_key
-    for key in [("P4", (("a", 0), ("b", 0))), (None, (("a", 1), ("z", 0))), (None, (("a", 0),))]:
-        assert key not in by_key
-        assert by_key.get(key) is None
-    for odd in ("x", 5, None, ("P4", "ab"), (None, (("a", "no code"), ("b", 0)))):
+    ab = (("a", 0), ("b", 0))
+    for model, members in [("P4", ab), (None, (("a", 1), ("z", 0))), (None, (("a", 0),))]:
+        for mode in MODES:
+            assert (model, members, mode) not in by_key
+            assert by_key.get((model, members, mode)) is None
+    for odd in ("x", 5, None, ("P4", "ab"), (None, (("a", "no code"), ("b", 0)), "mps")):
         assert odd not in by_key
-    asked = [(model, key[1]) for model in ("A100", "K80") for key in first if len(key[1]) == 2]
-    held = [by_key.get(key, by_key.get((None, key[1]))) for key in asked]
+    assert (None, ab, "mig") not in by_key
+    kinds = [GpuKind(model, mode) for model in ("A100", "K80") for mode in MODES]
+    asked = [(kind, key[1]) for kind in kinds for key in first if len(key[1]) == 2]
+    keys = [((kind.model, members, kind.sharing), members) for kind, members in asked]
+    held = [by_key.get(key, by_key.get((None, members, key[2]))) for key, members in keys]
     rows = known.holding(asked).tolist()
     assert [None if row < 0 else known.at(row) for row in rows] == held
 
@@ -137,13 +142,17 @@ def test_entries_are_found_by_their_keys(data):
 @given(VALID)
 def test_entries_of_a_model_come_before_those_of_all(data):
     known = COLUMNS.validate_python(data)
-    own = {entry.key[1] for entry in known if entry.gpu_model == "A100"}
-    expected = [
-        entry.gpu_model == "A100" or (entry.gpu_model is None and entry.key[1] not in own)
-        for entry in known
-        if entry.pair
-    ]
-    assert known.holds_on("A100").tolist() == expected
+    for mode in MODES:
+        of_mode = [entry for entry in known if entry.mode == mode]
+        own = {entry.key[1] for entry in of_mode if entry.gpu_model == "A100"}
+        expected = [
+            entry.gpu_model == "A100" or (entry.gpu_model is None and entry.key[1] not in own)
+            if entry.mode == mode
+            else False
+            for entry in known
+            if entry.pair
+        ]
+        assert known.holds_on("A100", mode).tolist() == expected
 
 
 @given(VALID)

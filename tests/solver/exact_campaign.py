@@ -4,10 +4,11 @@
 
 A round has hosts, racks or none, nodes without GPUs, shares and ``idle``, sub-batches, gangs,
 running jobs, jobs that speed each other up, declared slowdowns, weights over up to 21 orders of
-magnitude, memory in per cent, and any objective, one of three of our own included; some are
-preempted. ``auto`` solves each, and often another solver too. Compared with ``tests.oracle`` are:
-value, bound, status, certificate, proven ties, and what the checker says of random plans. Seeds of
-whatever differs are printed, and in the end how often each thing was compared.
+magnitude, memory in per cent, GPUs under MPS beside time-sliced ones, and any objective, one of
+three of our own included; some are preempted. ``auto`` solves each, and often another solver too.
+Compared with ``tests.oracle`` are: value, bound, status, certificate, proven ties, and what the
+checker says of random plans. Seeds of whatever differs are printed, and in the end how often each
+thing was compared.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from dovetail.solver.result import Result
 from dovetail.solver.rounds import solve
 from dovetail.solver.verification import verify
 from tests.oracle import MINIMISED, TWO_STAGE, Optimum, OwnGain, judged, optimum
-from tests.strategies import Shape, random_instance, with_assumed, with_percent
+from tests.strategies import (
+    Shape,
+    random_instance,
+    with_assumed,
+    with_known_power,
+    with_mechanisms,
+    with_percent,
+)
 
 _ALL = Shape(jobs=4, gpus=3, nodes=True, gains=True, hosts=True, drained=True, unready=True)
 SHAPES = (
@@ -124,6 +132,9 @@ def case_of(seed: int) -> Case:
         instance = with_assumed(late, instance)
     if late.random() < 0.2:
         instance = with_percent(late, instance)
+    if late.random() < 0.3:
+        instance = with_mechanisms(late, instance)
+        instance = with_known_power(instance) if objective == "energy" else instance
     return Case(instance, objective, own, solvers, preempt, spans)
 
 
