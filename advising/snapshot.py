@@ -117,7 +117,15 @@ class _NodeCards(NamedTuple):
     model: str
     memory_mib: float
     rack: str | None
+    sharing: str | None
     on: list[list[_Ask]]
+
+    @property
+    def ways(self) -> Iterator[str | None]:
+        """How jobs share each GPU: as its node says, or else as the jobs on it need."""
+        for jobs in self.on:
+            needed = {ask.sharing for ask in jobs} - {None}
+            yield self.sharing or (needed.pop() if len(needed) == 1 else None)
 
 
 class _Ask(NamedTuple):
@@ -130,6 +138,11 @@ class _Ask(NamedTuple):
     def workload(self) -> str:
         """What names its workload: equal for jobs that ask for the same."""
         return _WHOLE if self.memory_mib is None else f"memory-{self.memory_mib:.0f}-mib"
+
+    @property
+    def sharing(self) -> str | None:
+        """The only way in which a job with parts of GPUs shares them; None for any."""
+        return None if self.memory_mib is None else self.job["sharing"]
 
 
 @dataclass
@@ -170,8 +183,8 @@ class _OpenNodes:
                     rule = "the memory of these GPUs is not in the records: give it"
                     raise InputError(f"{rule} (--gpu-memory {kind}=MIB)", f"GPUs of model {kind}")
                 on: list[list[_Ask]] = [[] for _ in range(count)]
-                rack = row["rack"]
-                found.nodes[row["node"]] = _NodeCards(row["node"], kind, memory_mib, rack, on)
+                where = (row["node"], kind, memory_mib, row["rack"], row["sharing"])
+                found.nodes[row["node"]] = _NodeCards(*where, on)
         if not found.nodes:
             what = f" of model {shown(model)}" if model is not None else ""
             rule = f"must list nodes with GPUs{what} on which jobs may start, got none"
@@ -334,6 +347,8 @@ def _fullest(ask: _Ask, cards: _NodeCards, taken: set[int]) -> int | None:
         memories = [each.memory_mib for each in jobs]
         used_mib = sum(mib for mib in memories if mib is not None)
         is_shared = ask.memory_mib is not None and None not in memories
+        needed = {each.sharing for each in (ask, *jobs)} - {None}
+        is_shared &= len({cards.sharing or next(iter(needed), None), *needed}) == 1
         fits = used_mib + (ask.memory_mib or 0.0) <= cards.memory_mib
         if at not in taken and (not jobs or (is_shared and fits)) and used_mib > most_mib:
             best, most_mib = at, used_mib
@@ -351,11 +366,15 @@ def _built(
 
     asks = {ask.workload: ask for ask in (*(each.ask for each in running), *waiting)}
     rules: dict[str, object] = {"max_jobs_per_gpu": _most_jobs(cluster, asks.values(), assumed)}
+    sharing = _usual_sharing([*(each.ask for each in running), *waiting], cluster)
+    rules |= {} if sharing is None else {"sharing": sharing}
     if assumed is not None:
         rules["assumed"] = {"pair": assumed, "sets": "product"}
     made = Instance.build(name, **rules)
     for cards in cluster.nodes.values():
-        made.add_node(cards.node, len(cards.on), cards.model, cards.memory_mib, rack=cards.rack)
+        ways = list(cards.ways) if any(cards.ways) else None
+        own = (cards.node, len(cards.on), cards.model, cards.memory_mib)
+        made.add_node(*own, rack=cards.rack, sharing=ways)
     least_mib = min(cluster.models.values())
     for workload, ask in asks.items():
         made.add_workload(workload, least_mib if ask.memory_mib is None else ask.memory_mib)
@@ -365,11 +384,42 @@ def _built(
     first_s = min((each for each in _submissions(waiting)), default=0.0)
     for ask, gpus in running:
         names = [f"{node}-{at}" for node, at in gpus]
-        job = ask.job["job"]
-        made.add_job(job, ask.workload, workers=len(gpus), state="running", gpus=names)
+        kept = _kept_sharing(ask, gpus, cluster, sharing)
+        held = {"workers": len(gpus), "sharing": kept, "state": "running", "gpus": names}
+        made.add_job(ask.job["job"], ask.workload, **held)
     for ask in waiting:
-        made.add_job(ask.job["job"], ask.workload, **_wants(ask.job, first_s))
+        made.add_job(ask.job["job"], ask.workload, sharing=ask.sharing, **_wants(ask.job, first_s))
     return made.instance()
+
+
+def _usual_sharing(asks: Iterable[_Ask], cluster: _OpenNodes) -> str | None:
+    """Return how GPUs are shared of which nothing says so; None if no record says it of any.
+
+    A scheduler that gives a GPU the way that its jobs need gives all the only one that is needed.
+    """
+    needed = {ask.sharing for ask in asks} - {None}
+    said = {each.sharing for each in cluster.nodes.values()} - {None}
+    if not needed | said:
+        return None
+    if len(needed) == 1 and not said:
+        return needed.pop()
+    unsaid = sum(way is None for each in cluster.nodes.values() for way in each.ways)
+    if "mps" in needed and unsaid:
+        cluster.chosen["GPUs that count as time-sliced, as no record says otherwise"] += unsaid
+    return "time_sliced"
+
+
+def _kept_sharing(
+    ask: _Ask, gpus: list[tuple[str, int]], cluster: _OpenNodes, usual: str | None
+) -> str | None:
+    """Return how a running job shares GPUs; None, counted, if it shares one in another way."""
+    for node, at in gpus:
+        cards = cluster.nodes[node]
+        ways = {list(cards.ways)[at] or usual, ask.sharing}
+        if ask.sharing is not None and len(cards.on[at]) > 1 and len(ways) > 1:
+            cluster.chosen["running jobs that share a GPU in another way than they ask for"] += 1
+            return None
+    return ask.sharing
 
 
 def _most_jobs(cluster: _OpenNodes, asks: Iterable[_Ask], assumed: float | None) -> int:

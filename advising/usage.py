@@ -21,7 +21,9 @@ from dovetail.instances.metrics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state", "reason", "placement")
+WORDS: Final = (
+    *("job", "user", "name", "gpu_model", "node", "state", "reason", "placement", "sharing"),
+)
 """Columns of texts, which may be missing (``None``) in all rows but ``job`` and ``state``.
 
 - ``job``: the id, different in every row of a file.
@@ -33,6 +35,7 @@ WORDS: Final = ("job", "user", "name", "gpu_model", "node", "state", "reason", "
 - ``reason``: why it waits, in the scheduler's words.
 - ``placement``: each of its GPUs as ``NODE/GPU``, joined by commas; only ``NODE/`` if the records
   do not say which GPU of the node it is.
+- ``sharing``: the only way in which it shares a GPU, as in an instance.
 """
 
 STATES: Final = ("waiting", "running", "ended")
@@ -73,9 +76,9 @@ FLAGS: Final = ("service",)
 
 COLUMNS: Final = (*WORDS, *NUMBERS, *FLAGS)
 
-NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack", "closed")
+NODE_COLUMNS: Final = ("node", "gpu_model", "gpus", "card_mib", "rack", "closed", "sharing")
 """Columns of ``UsageRecords.nodes``, a row for the GPUs of one model on a node. ``closed`` is a
-truth value: no job may start there."""
+truth value: no job may start there. ``sharing`` is how jobs share these GPUs, as in an instance."""
 
 
 class Omission(NamedTuple):

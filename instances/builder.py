@@ -125,7 +125,7 @@ class InstanceBuilder:
         sms: int | None = None,
         max_jobs: int | None = None,
         cost_per_hour: float | None = None,
-        sharing: str | None = None,
+        sharing: str | Sequence[str | None] | None = None,
         rack: str | None = None,
         host: Mapping[str, float] | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class InstanceBuilder:
         cost_per_hour : float, optional
             Cost of each in any currency, which objective ``fewest`` reads; for all GPU models or
             for none.
-        sharing : {"mps", "time_sliced"}, optional
+        sharing : {"mps", "time_sliced"}, or a sequence with one for each GPU, optional
             How jobs share each, if not as the cluster's rules say.
         rack : str, optional
             The rack of the machine.
@@ -164,12 +164,18 @@ class InstanceBuilder:
             "sms": sms,
             "max_jobs": max_jobs,
             "cost_per_hour": cost_per_hour,
-            "sharing": sharing,
         }
-        of_node: dict[str, object] = {"gpu_count": gpus, "gpu": kind}
-        if isinstance(gpus, Sequence) and not isinstance(gpus, str):
-            of_node = {"gpus": [{"id": gpu, **kind} for gpu in gpus]}
         path = f"nodes[{len(self._nodes)}]"
+        each = sharing if sharing is not None and not isinstance(sharing, str) else None
+        if each is not None and isinstance(gpus, int):
+            gpus = [f"{id}-{k}" for k in range(gpus)]
+        of_node: dict[str, object] = {"gpu_count": gpus, "gpu": {**kind, "sharing": sharing}}
+        if isinstance(gpus, Sequence) and not isinstance(gpus, str):
+            ways = [sharing] * len(gpus) if each is None else list(each)
+            if len(ways) != len(gpus):
+                raise InputError(f"must have {len(gpus)} items, got {len(ways)}", f"{path}.sharing")
+            named = zip(gpus, ways, strict=True)
+            of_node = {"gpus": [{"id": gpu, **kind, "sharing": way} for gpu, way in named]}
         node = _record(Node, {"id": id, "rack": rack, "host": host, **of_node}, path)
         with as_input_error():
             self._node_checks.add(node, path)

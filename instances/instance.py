@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
@@ -202,6 +202,12 @@ def _refuse_unlike(gpu: GpuModel, other: GpuModel, path: str) -> None:
             raise rule_broken(f"{path}.{field}", f"{rule} ({shown(first)}), got {shown(mine)}")
 
 
+@lru_cache(maxsize=256)
+def _kind(model: str, sharing: SharingMode) -> GpuKind:
+    """Return a kind of GPU; equal ones are one object, as a cluster may have 100,000 GPUs."""
+    return GpuKind(model, sharing)
+
+
 class Assumed(Record):
     """Slowdowns that the owner of a cluster declares instead of measuring them.
 
@@ -245,7 +251,7 @@ class Cluster(Record):
 
     def kind_of(self, gpu: GpuModel) -> GpuKind:
         """Return the model of a GPU with how jobs share it."""
-        return GpuKind(gpu.model, self.sharing_on(gpu))
+        return _kind(gpu.model, self.sharing_on(gpu))
 
     @property
     def _kinds(self) -> Iterator[GpuModel]:

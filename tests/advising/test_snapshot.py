@@ -304,3 +304,72 @@ def test_the_command_writes_an_instance_that_plan_reads(tmp_path, monkeypatch, c
     eight = ("--gpus", "8", "--gpu-memory", "T4=16384")
     assert main(["import", "usage", "cluster.json", *eight, "-o", "eight.yaml"]) == 0
     assert "3 jobs, 8 GPUs" in capsys.readouterr().out
+
+
+KAI_MODE = "kai.scheduler/gpu-compute-sharing-mode"
+MPS = {**HALF, KAI_MODE: "sm-sharing"}
+TURNS = {**HALF, KAI_MODE: "time-slicing"}
+
+
+def test_gpus_are_shared_as_their_nodes_and_the_pods_on_them_say(tmp_path):
+    mps = {**L4, "sharing-strategy": "mps"}
+    held = pod("a", annotations=MPS, labels=GROUP, node="n2")
+    made = snapshot(tmp_path, gpus(1, mps), gpus(2, name="n2"), held, assumed=1.0)
+    ways = {gpu: place.gpu.sharing for gpu, place in made.instance.places.items()}
+    assert made.instance.cluster.sharing == "time_sliced"
+    assert ways == {"n1-0": "mps", "n2-0": "mps", "n2-1": None}
+    assert "GPUs that count as time-sliced, as no record says otherwise: 1" in made.notes
+
+
+def test_free_gpus_are_shared_as_all_pods_ask(tmp_path):
+    pods = [pod(f"p{k}", annotations=MPS) for k in range(2)]
+    made = snapshot(tmp_path, gpus(1), *pods, assumed=1.0)
+    assert made.instance.cluster.sharing == "mps"
+    assert len(started(planned(made))) == 2
+
+
+def test_pods_of_kai_share_only_with_those_of_their_mode(tmp_path):
+    """Either half may have the other GPU to itself, and joins the pod of its own mode."""
+    held = pod("a", annotations=MPS, labels=GROUP, node="n1")
+    asking = [pod("b", annotations=MPS), pod("c", annotations=TURNS), pod("d", annotations=TURNS)]
+    made = snapshot(tmp_path, gpus(2), held, *asking, assumed=1.0)
+    assert [job.sharing for job in made.instance.jobs] == ["mps", "mps", *["time_sliced"] * 2]
+    plan = planned(made)
+    assert {row.job: row.gpus for row in plan.assignments} == {
+        "ml/a": ("n1-0",),
+        "ml/b": ("n1-0",),
+        "ml/c": ("n1-1",),
+        "ml/d": ("n1-1",),
+    }
+    one = snapshot(tmp_path, gpus(1), held, asking[1], assumed=1.0)
+    assert why(one, planned(one), "ml/c") == (
+        "sharing: it needs a GPU shared by time slicing or one to itself, and n1-0 is shared by MPS"
+    )
+
+
+def test_running_pods_of_two_modes_are_placed_apart_where_nothing_names_their_gpus(tmp_path):
+    pods = [pod("a", annotations=MPS, node="n1"), pod("b", annotations=TURNS, node="n1")]
+    made = snapshot(tmp_path, gpus(2), *pods, assumed=1.0)
+    assert {job.gpus for job in made.instance.jobs} == {("n1-0",), ("n1-1",)}
+
+
+def test_pods_that_share_in_two_ways_by_the_records_stay_where_they_are(tmp_path):
+    pods = [pod(k, annotations=a, labels=GROUP, node="n1") for k, a in (("a", MPS), ("b", TURNS))]
+    made = snapshot(tmp_path, gpus(1), *pods, assumed=1.0)
+    assert [(job.gpus, job.sharing) for job in made.instance.jobs] == [
+        (("n1-0",), None),
+        (("n1-0",), "time_sliced"),
+    ]
+    assert "running jobs that share a GPU in another way than they ask for: 1" in made.notes
+
+
+@pytest.mark.parametrize(
+    ("mode", "sharing"), [("mps", "mps"), ("hami-core", "time_sliced"), ("mig", None)]
+)
+def test_hami_registers_how_a_node_shares_its_gpus(tmp_path, mode, sharing):
+    card = {"id": "GPU-1", "devmem": 24576, "type": "NVIDIA-L4", "health": True, "mode": mode}
+    register = {"annotations": {"hami.io/node-nvidia-register": json.dumps([card])}}
+    of_hami = node("n1", {}, {"nvidia.com/gpu": 10}, metadata=register)
+    made = snapshot(tmp_path, of_hami, pod("a", annotations=HALF))
+    (place,) = made.instance.places.values()
+    assert place.gpu.sharing == sharing

@@ -256,3 +256,15 @@ def test_rounds_are_planned_exactly(seed):
         except UnsupportedError:
             continue
         assert_proven(result, instance, objective, best.value, best.placed_weight)
+
+
+def test_the_gpus_of_a_node_are_built_with_a_mechanism_each():
+    made = Instance.build("two ways")
+    with pytest.raises(InputError, match=r"nodes\[0\]\.sharing: must have 3 items, got 2"):
+        made.add_node("n", 3, "A", 100, sharing=[MPS, None])
+    with pytest.raises(InputError, match=r"nodes\[0\]\.gpus\[1\]\.sharing: must be 'mps' or"):
+        made.add_node("n", 2, "A", 100, sharing=[MPS, "mig"])
+    made.add_node("n", 2, "A", 100, sharing=[None, TIME_SLICED])
+    made.add_node("m", ["x"], "A", 100, sharing=TIME_SLICED)
+    ways = {gpu: place.gpu.sharing for gpu, place in made.instance().places.items()}
+    assert ways == {"n-0": None, "n-1": TIME_SLICED, "x": TIME_SLICED}

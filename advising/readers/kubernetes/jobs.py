@@ -9,7 +9,7 @@ from typing import Final
 from dovetail.advising.readers.kubernetes.pods import GpuPod
 
 JOB_COLUMNS: Final = (
-    *("job", "user", "name", "gpu_model", "node", "state", "reason", "placement"),
+    *("job", "user", "name", "gpu_model", "node", "state", "reason", "placement", "sharing"),
     *("gpus", "fraction", "sm_share", "workers_together", "card_mib", "memory_request_mib"),
     *("submit_s", "start_s", "end_s", "service"),
 )
@@ -78,6 +78,7 @@ def job_row(name: str, pods: Sequence[GpuPod]) -> tuple[object, ...]:
         first.state,
         next((pod.reason for pod in pods if pod.reason), None),
         _placement(pods),
+        _only(pod.request.sharing for pod in pods),
         sum(pod.request.gpus for pod in pods),
         _most(pod.request.fraction for pod in pods),
         _largest(pod.request.sm_share for pod in pods),

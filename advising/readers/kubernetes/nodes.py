@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from dovetail.advising.readers.kubernetes.manifests import KubeObject, Manifest
-from dovetail.advising.readers.kubernetes.requests import GPU, MIG, SHARED
+from dovetail.advising.readers.kubernetes.requests import GPU, MIG, MODES, SHARED
 
 _LABEL: Final = "nvidia.com/gpu."
+_STRATEGY: Final = _LABEL + "sharing-strategy"
 _RACK: Final = "rack"
 _HAMI: Final = "hami.io/node-nvidia-register"
 _VOLCANO: Final = "volcano.sh/node-vgpu-register"
@@ -31,6 +32,8 @@ class NodeGpus(NamedTuple):
         The memory of each, NaN if unknown.
     replicas : int
         How many jobs the device plugin lets share each; 1 if it does not.
+    sharing : str or None
+        How jobs share each, as in an instance; None if nothing says so.
     """
 
     kind: str
@@ -38,6 +41,7 @@ class NodeGpus(NamedTuple):
     model: str | None
     card_mib: float
     replicas: int = 1
+    sharing: str | None = None
 
 
 class NodeRecord(NamedTuple):
@@ -115,7 +119,8 @@ def _whole(node: Manifest, labels: Manifest, has: Manifest) -> Iterator[NodeGpus
     units = (has.count(GPU) or 0) + (has.count(GPU + SHARED) or 0)
     if model is not None and model.endswith("-SHARED"):
         model = model.removesuffix("-SHARED")
-    yield NodeGpus("gpu", -(-units // replicas), model, card_mib, replicas)
+    sharing = MODES.get(labels.text(_STRATEGY))
+    yield NodeGpus("gpu", -(-units // replicas), model, card_mib, replicas, sharing)
 
 
 def _volcano(has: Manifest) -> tuple[int, float] | None:
@@ -127,6 +132,7 @@ def _volcano(has: Manifest) -> tuple[int, float] | None:
 class _Card(NamedTuple):
     model: str | None
     memory_mib: float
+    mode: str | None = None
 
 
 def _of_cards(cards: list[_Card], model: str | None, card_mib: float) -> NodeGpus:
@@ -134,7 +140,9 @@ def _of_cards(cards: list[_Card], model: str | None, card_mib: float) -> NodeGpu
     least_mib = min(card.memory_mib for card in cards)
     if math.isnan(card_mib):
         card_mib = least_mib
-    return NodeGpus("gpu", len(cards), model or cards[0].model, card_mib)
+    modes = {MODES.get(card.mode) for card in cards}
+    sharing = modes.pop() if len(modes) == 1 else None
+    return NodeGpus("gpu", len(cards), model or cards[0].model, card_mib, sharing=sharing)
 
 
 def _registered(annotations: Manifest, name: str, text: str) -> list[_Card]:
@@ -148,7 +156,7 @@ def _registered(annotations: Manifest, name: str, text: str) -> list[_Card]:
     try:
         if text.lstrip().startswith("["):
             return [
-                _Card(each.get("type"), float(each["devmem"]))
+                _Card(each.get("type"), float(each["devmem"]), each.get("mode"))
                 for each in json.loads(text)
                 if each.get("health", True)
             ]

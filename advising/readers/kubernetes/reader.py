@@ -60,7 +60,8 @@ def _usage(objects: Objects) -> UsageRecords:
 def _node_rows(nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[object, ...]]:
     for name, node in nodes.items():
         for each in node.gpus.values():
-            yield (name, each.model, each.gpus, each.card_mib, node.rack, node.closed)
+            own = (each.model, each.gpus, each.card_mib)
+            yield (name, *own, node.rack, node.closed, each.sharing)
 
 
 def _notes_on_pods(

@@ -25,6 +25,18 @@ _KNOWN_PARTS: Final = frozenset(
 
 _ALL_SMS: Final = 100.0
 
+MODES: Final[Mapping[str | None, str]] = {
+    "mps": "mps",
+    "sm-sharing": "mps",
+    "time-slicing": "time_sliced",
+    "hami-core": "time_sliced",
+}
+"""Ways to share a GPU in the words of NVIDIA's device plugin, of KAI and of HAMi. HAMi's own limits
+do not make kernels of several processes run at once: they take turns."""
+
+_MODE_ANNOTATIONS: Final = ("kai.scheduler/gpu-compute-sharing-mode", "nvidia.com/vgpu-mode")
+"""KAI keeps pods with different modes apart, and HAMi takes GPUs of the mode only."""
+
 
 class GpuRequest(NamedTuple):
     """The GPUs that a pod asks for.
@@ -41,6 +53,8 @@ class GpuRequest(NamedTuple):
         Whether it asks for replicas of GPUs, of which a node's label says how many there are.
     unread : str
         A resource that is a GPU by its name, but of a kind that is not read; empty if none.
+    sharing : str or None
+        The only way in which it shares a GPU, as in an instance; None for any.
     """
 
     gpus: int = 0
@@ -50,6 +64,7 @@ class GpuRequest(NamedTuple):
     sm_share: float = math.nan
     ticket: bool = False
     unread: str = ""
+    sharing: str | None = None
 
 
 def request_of(spec: Manifest, annotations: Manifest) -> GpuRequest:
@@ -63,6 +78,12 @@ def request_of(spec: Manifest, annotations: Manifest) -> GpuRequest:
     InputError
         When a number of GPUs, a fraction or a memory is out of range.
     """
+    asked = _asked(spec, annotations)
+    named = (annotations.text(name) for name in _MODE_ANNOTATIONS)
+    return asked._replace(sharing=next((MODES[each] for each in named if each in MODES), None))
+
+
+def _asked(spec: Manifest, annotations: Manifest) -> GpuRequest:
     containers = [_resources(each) for each in spec.parts("containers")]
     early = [(_resources(each), _is_sidecar(each)) for each in spec.parts("initContainers")]
     all_resources = [*containers, *(each for each, _ in early)]

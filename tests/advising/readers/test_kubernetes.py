@@ -116,6 +116,7 @@ def test_whole_gpus_on_a_node(tmp_path: Path) -> None:
         "gpus": 8.0,
         "card_mib": 81920.0,
         "rack": None,
+        "sharing": None,
         "closed": False,
     }
 
