@@ -9,6 +9,7 @@ import pytest
 
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.importers.pairs import with_pairs
 from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.instances.plan import Assignment, Plan
@@ -268,3 +269,18 @@ def test_the_gpus_of_a_node_are_built_with_a_mechanism_each():
     made.add_node("m", ["x"], "A", 100, sharing=TIME_SLICED)
     ways = {gpu: place.gpu.sharing for gpu, place in made.instance().places.items()}
     assert ways == {"n-0": None, "n-1": TIME_SLICED, "x": TIME_SLICED}
+
+
+def test_measured_pairs_of_both_mechanisms_are_added(tmp_path):
+    table = tmp_path / "pairs.csv"
+    table.write_text(
+        "workload_1,workload_2,slowdown_1,slowdown_2,gpu_model,mode\n"
+        "a,c,1.2,1.3,A,mps\n"
+        "a,c,1.7,1.8,A,time_sliced\n"
+    )
+    both = with_pairs(two_ways([]), table)
+    added = [(entry.mode, entry.slowdown) for entry in both.instance.slowdowns[2:]]
+    assert added == [(MPS, (1.2, 1.3)), (TIME_SLICED, (1.7, 1.8))]
+    one = with_pairs(two_ways([], gpus=[None]), table)
+    assert [entry.mode for entry in one.instance.slowdowns] == [MPS, MPS]
+    assert "1 of mode time_sliced are left out" in one.notes
