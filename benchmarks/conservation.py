@@ -131,6 +131,8 @@ class _Check:
             tail = entry.p99 or entry.upper or entry.slowdown
             return tail is not None and tail[self._position(entry, gpu, stay)] <= most
         others = [one for one in present if one is not stay]
+        if self._by_product(gpu, present):
+            return math.prod(max(1.0, self._tail(gpu, stay, each)) for each in others) <= most
         behind = all(_share(one, gpu) == IDLE for one in others)
         return (len(others) == 1 or behind) and all(
             self._tail(gpu, stay, other) <= most for other in others
@@ -208,8 +210,7 @@ class _Check:
             known = share is not None and share in throughput and 100 in throughput
             return throughput[100] / throughput[share] if known and share else 1.0
         entry = self._entry(self._world.slowdowns, gpu, sharing)
-        if entry is not None and entry.set is not None:
-            assert entry.slowdown is not None
+        if entry is not None and entry.set is not None and entry.slowdown is not None:
             return entry.slowdown[self._position(entry, gpu, stay)]
         shares = [_share(one, gpu) for one in sharing]
         if IDLE in shares and len(sharing) > 2:
@@ -219,7 +220,17 @@ class _Check:
             for j, b in enumerate(sharing):
                 if i != j:
                     pairs[i, j] = self._pair(gpu, a, b)
-        return float(pairs[0, 1] if len(sharing) == 2 else set_slowdown(pairs)[0])
+        if self._by_product(gpu, sharing):
+            found = math.prod(pairs[0, 1:].tolist())
+        else:
+            found = float(pairs[0, 1] if len(sharing) == 2 else set_slowdown(pairs)[0])
+        return float(len(sharing)) if math.isnan(found) else found
+
+    def _by_product(self, gpu: int, sharing: Sequence[Stay]) -> bool:
+        """Return whether the world declares products, for jobs without caps and their own entry."""
+        declared = self._world.cluster.assumed
+        free = all(_share(stay, gpu) is None for stay in sharing)
+        return declared is not None and declared.sets is not None and free and len(sharing) > 2
 
     def _at_idle(self, gpu: int, sharing: list[Stay], shares: list[int | None]) -> float:
         """Return the slowdown of the first of some jobs of which all but one are at ``idle``."""

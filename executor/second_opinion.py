@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.rules import slowdown_at_last
 from dovetail.instances._record import IDLE, AnyShare, FrozenDict
 from dovetail.instances.checking.checker import violations_of_starts
-from dovetail.instances.instance import Cluster, Instance, Job, Node
+from dovetail.instances.instance import Assumed, Cluster, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, GpuKind, SlowdownEntry, Source
@@ -92,7 +92,7 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
     jobs = [_record(state, start.job) for start in starts]
     jobs += [_record(state, running[number], near) for number in sorted(running)]
     used = {job.workload for job in [*running.values(), *(start.job for start in starts)]}
-    found = _members_by_gpu(state, starts, gpus)
+    found = _with_entries(state, _members_by_gpu(state, starts, gpus))
     return Instance.model_construct(
         name="starts",
         cluster=_only(machines.rules, nodes, {machines.gpu_ids[gpu] for gpu in gpus}),
@@ -106,17 +106,47 @@ def with_sets(instance: Instance, state: State, starts: Sequence[Start]) -> Inst
     """Return a round with an entry for each set of three or more jobs, running or after starts."""
     gpus = {gpu for gpu, residents in enumerate(state.residents) if len(residents) > 1}
     gpus.update(gpu for start in starts for gpu in start.gpus)
+    shared = _with_entries(state, _members_by_gpu(state, starts, gpus))
     known = instance.entries
     found = [
         _entry(
             state, model, members, "measured" if _is_given(state, model, members) else "estimate"
         )
-        for model, members in sorted(_members_by_gpu(state, starts, gpus), key=repr)
+        for model, members in sorted(shared, key=repr)
         if len(members) > 2
     ]
     return instance.replace(
         slowdowns=instance.slowdowns.extended([one for one in found if one.key not in known])
     )
+
+
+def _with_entries(
+    state: State, found: set[tuple[int, tuple[_Member, ...]]]
+) -> set[tuple[int, tuple[_Member, ...]]]:
+    """Return the jobs of these, on one GPU each, that need an entry for the checker.
+
+    Jobs without caps that no entry names would have the slowdowns that the cluster's owner
+    declares, if any. Instead they have those that are believed, but for sets by the declared rule,
+    which the checker works out from their pairs.
+    """
+    if state.instance.cluster.assumed is None:
+        return found
+    whole = {(model, part) for model, members in found for part in _parts(state, model, members)}
+    return {each for each in whole if not _is_by_rule(state, *each)}
+
+
+def _parts(state: State, model: int, members: tuple[_Member, ...]) -> Iterator[tuple[_Member, ...]]:
+    yield members
+    free = [member for member in members if member[1] is None]
+    yield from combinations(free, 2)
+    kind, coded = _on(state, model, free)
+    for part, _ in state.sets.parts(kind, coded) if len(free) > 3 else ():
+        yield tuple(sorted((workload, None) for workload, _ in part))
+
+
+def _is_by_rule(state: State, model: int, members: Sequence[_Member]) -> bool:
+    free = state.products and len(members) > 2 and all(share is None for _, share in members)
+    return free and not _is_given(state, model, members)
 
 
 def _is_given(state: State, model: int, members: Sequence[_Member]) -> bool:
@@ -173,7 +203,10 @@ def _members_by_gpu(
 
 
 def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Cluster:
-    """Return the cluster with only these GPUs, and only the given nodes that have any of them."""
+    """Return the cluster with only these GPUs, and only the given nodes that have any of them.
+
+    Of declared slowdowns only the rule for sets is left: pairs have entries.
+    """
     nodes = []
     for node in among:
         devices = tuple(gpu for gpu in node.devices if gpu.id in gpus)
@@ -181,7 +214,10 @@ def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Clu
             nodes.append(
                 Node.model_construct(id=node.id, rack=node.rack, host=node.host, gpus=devices)
             )
-    return cluster.model_copy(update={"nodes": tuple(nodes)})
+    declared = cluster.assumed
+    if declared is not None:
+        declared = None if declared.sets is None else Assumed(sets=declared.sets)
+    return cluster.model_copy(update={"nodes": tuple(nodes), "assumed": declared})
 
 
 def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> Job:

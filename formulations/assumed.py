@@ -17,15 +17,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints, RowColumns, packed, ranges
 from dovetail.formulations.budget import Budget, require_room
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, modes, most_bound
-from dovetail.formulations.slowdowns import Colocations, KnownPairs, KnownSets, Members, Sharing
+from dovetail.formulations.slowdowns import (
+    Colocations,
+    KnownPairs,
+    KnownSets,
+    Member,
+    Members,
+    Sharing,
+)
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.entry import GpuKind
+from dovetail.instances.slowdowns.sets import product_slowdown
 from dovetail.instances.slowdowns.shares import NO_CAP
 
 _TRIED_AT_ONCE = 2_000_000
@@ -103,6 +112,69 @@ def assumed_pairs(named: Bools, workload: Ints, slowdown: float) -> Colocations:
     figures = np.full(both.shape, float(slowdown))
     unknown = np.full(len(both), np.nan)
     return Colocations(both, np.full_like(both, NO_CAP), figures, figures, figures, unknown)
+
+
+class ProductSets(NamedTuple):
+    """The sets on GPUs of a kind by the declared rule, for workloads whose pairs are tables.
+
+    Attributes
+    ----------
+    sets : KnownSets
+        The entries of three and more jobs. If one forbids a part of a set, the set may not share;
+        the bounds of a set are at least those of its parts.
+    kind : GpuKind
+        The GPUs.
+    slowdown, upper, tail : (workloads, workloads) float
+        The figures of a job (rows) with another one (columns), without caps; NaN if unknown.
+    """
+
+    sets: KnownSets
+    kind: GpuKind
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+
+    def rows(self, workload: Ints) -> Colocations:
+        """Return those of these sets of workloads that may share, (n, size); none has an entry."""
+        pair = workload[:, :, None], workload[:, None]
+        found = Colocations(
+            workload,
+            np.full_like(workload, NO_CAP),
+            product_slowdown(self.slowdown[pair]),
+            product_slowdown(self.upper[pair], last=True),
+            product_slowdown(self.tail[pair], last=True),
+            np.full(len(workload), np.nan),
+        )
+        found = found.take(np.asarray(~np.isnan(found.slowdown).any(axis=1)))
+        return _beside_parts(found, self.sets, self.kind) if len(self.sets) else found
+
+    def find(self, kind: GpuKind, members: Sequence[Member]) -> Sharing | None:
+        """Return the figures of jobs that no entry names, or None if they may not share."""
+        if any(share != NO_CAP for _, share in members):
+            return None
+        found = self.rows(np.array([[workload for workload, _ in members]], dtype=np.int64))
+        return found.figures(0) if len(found) else None
+
+    def left_of(self, members: Sequence[Member]) -> Iterator[tuple[Members, Sharing]]:
+        """Yield the largest of these sets that may remain of one that an entry names."""
+        return self.sets.left_by_rule(self.kind, members, self.find)
+
+
+def _beside_parts(rows: Colocations, sets: KnownSets, kind: GpuKind) -> Colocations:
+    """Return the rows of which no entry forbids a part, with the bounds of their parts."""
+    upper, tail = rows.upper.copy(), rows.tail.copy()
+    may = np.ones(len(rows), dtype=bool)
+    for k, workloads in enumerate(rows.workload.tolist()):
+        whole = [(workload, NO_CAP) for workload in workloads]
+        for members, figures in sets.parts(kind, whole):
+            if figures is None:
+                may[k] = False
+                break
+            for member, most, late in zip(members, figures.upper, figures.tail, strict=True):
+                at = [i for i, each in enumerate(whole) if each == member]
+                upper[k, at] = np.maximum(upper[k, at], most)
+                tail[k, at] = np.maximum(tail[k, at], late)
+    return replace(rows, upper=upper, tail=tail).take(may)
 
 
 @dataclass(frozen=True)

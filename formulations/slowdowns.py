@@ -485,6 +485,21 @@ class KnownSets:
             for both in dict.fromkeys(combinations(key, 2)):
                 if (found := pairs.find(*both)) is not None:
                     yield _Set(both, found)
+        for members, figures in self.parts(kind, key):
+            if figures is not None:
+                yield _Set(members, figures)
+        if self._by_rule is not None:
+            for members, figures in self.left_by_rule(kind, key, self._by_rule):
+                yield _Set(members, figures)
+
+    def parts(
+        self, kind: GpuKind, members: Sequence[Member]
+    ) -> Iterator[tuple[Members, Sharing | None]]:
+        """Yield the entries of three and more of these members, without that of all of them.
+
+        With the members of each come its figures at first, None if they may not share.
+        """
+        key = _sorted(members)
         for size, keys in self._sizes.items():
             if size >= len(key):
                 continue
@@ -493,18 +508,20 @@ class KnownSets:
                 fewer = keys.intersection(combinations(key, size))
             for each in fewer:
                 smaller = self._entry(kind, each)
-                if smaller and smaller.figures and not Counter(each) - Counter(key):
-                    yield _Set(smaller.members, smaller.figures)
-        if self._by_rule is not None:
-            yield from self._left_by_rule(kind, key, self._by_rule)
+                if smaller and not Counter(each) - Counter(key):
+                    yield smaller.members, smaller.figures
 
-    def _left_by_rule(
-        self, kind: GpuKind, key: Members, by_rule: Callable[[GpuKind, Members], Sharing | None]
-    ) -> Iterator[_Set]:
-        """Yield the largest sets by the declared rule that may remain of a set.
+    def left_by_rule(
+        self,
+        kind: GpuKind,
+        members: Sequence[Member],
+        by_rule: Callable[[GpuKind, Members], Sharing | None],
+    ) -> Iterator[tuple[Members, Sharing]]:
+        """Yield the largest sets by the declared rule that may remain of a set, and their figures.
 
         The bounds of a set by the rule are at least those of all sets that may remain of it.
         """
+        key = _sorted(members)
         asked, seen = [key], {key}
         while asked:
             whole = asked.pop()
@@ -517,7 +534,7 @@ class KnownSets:
                 if figures is None:
                     asked.append(left)
                 else:
-                    yield _Set(left, figures)
+                    yield left, figures
 
     @cached_property
     def _sizes(self) -> Mapping[int, set[Members]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dovetail.executor.live.observation.tracks import WatchOptions
     from dovetail.executor.live.rounds.gathering import GatherOptions
     from dovetail.executor.pools.pool import NodePool
+    from dovetail.instances.instance import Assumed
     from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening
     from dovetail.predictors.fitted.trained import TrainedPredictor
@@ -48,6 +49,16 @@ def _changes(text: str) -> tuple[tuple[str, float], ...]:
             raise ArgumentTypeError(rule)
         found.append((name.strip(), number))
     return tuple(found)
+
+
+def _slowdown(text: str) -> float:
+    from dovetail.instances.instance import Assumed
+
+    try:
+        return float(Assumed(pair=float(text)).pair or 1.0)
+    except ValueError:
+        rule = f"must be a slowdown from 1 to 1000, got {text!r}"
+        raise ArgumentTypeError(rule) from None
 
 
 SERVE: Final = Command(
@@ -123,6 +134,17 @@ SERVE: Final = Command(
             "let jobs that never ran together share without SM shares on an estimate",
         ),
         option(
+            "--assume-pair X",
+            "slowdown of each of two jobs without SM shares, in place of predictions, until it was "
+            "measured",
+            _slowdown,
+        ),
+        option(
+            "--assume-sets RULE",
+            "product: three and more jobs without SM shares slow each by the product of its pairs",
+            choices=("product",),
+        ),
+        option(
             "--measure-shares WHEN",
             "idle: measure on idle GPUs which SM shares compute correctly, and make way for jobs; "
             "off: only dovetail doctor --splits does",
@@ -180,6 +202,7 @@ def serve(options: Namespace) -> int:
                 keep_s=options.keep,
                 max_jobs_per_gpu=options.max_jobs_per_gpu,
                 uncapped=options.uncapped,
+                assumed=_assumed(options),
                 notify=options.notify,
                 private=options.private,
                 gathering=_gathering(options),
@@ -232,6 +255,15 @@ def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float
             raise InputError(f"must be one of {known}, got {name!r}", "--watch")
     times = {name: kinds[name](value) for name, value in changed.items()}
     return replace(usual, **times), sample_s
+
+
+def _assumed(options: Namespace) -> Assumed | None:
+    """Return the slowdowns that are declared; None: none."""
+    from dovetail.instances.instance import Assumed
+
+    if options.assume_pair is None and options.assume_sets is None:
+        return None
+    return Assumed(pair=options.assume_pair, sets=options.assume_sets)
 
 
 def _gathering(options: Namespace) -> GatherOptions | None:

@@ -42,6 +42,7 @@ def facts(asked: SimulationRequest, beliefs: str, runs: Sequence[RunResult]) -> 
         "world": asked.source or "synthetic",
         "workloads": _workloads_text(setup.world),
         "slowdowns": _slowdowns_text(asked.source, setup.world),
+        "declared": _declared_text(setup.world),
         "run times": _times_text(asked.measured_on, asked.reference),
         "drawn": _drawn_text(asked),
         "beliefs": "exact: policies know the true slowdowns" if beliefs == "exact" else beliefs,
@@ -89,6 +90,9 @@ def _cluster_text(world: Instance) -> str:
 def _workloads_text(world: Instance) -> str:
     """Return the number of workloads, and of those that never share."""
     workloads, sharing = len(world.workloads), len(_with_numbers(world.slowdowns).used())
+    declared = world.cluster.assumed
+    if declared is not None and declared.pair is not None:
+        return f"{workloads:,}"
     alone = workloads - sharing
     verb = "shares" if alone == 1 else "share"
     return f"{workloads:,}, {alone:,} never {verb}" if alone else f"{workloads:,}"
@@ -111,6 +115,19 @@ def _slowdowns_text(source: str | None, world: Instance) -> str:
             ),
         )
     )
+
+
+def _declared_text(world: Instance) -> str:
+    """Return the slowdowns that the cluster's owner declares, which are true in a simulation."""
+    declared = world.cluster.assumed
+    if declared is None:
+        return ""
+    parts = []
+    if declared.pair is not None:
+        parts.append(f"{declared.pair:g} for pairs without an entry")
+    if declared.sets is not None:
+        parts.append("the product of their pairs for larger sets without one")
+    return f"{', '.join(parts)}; taken as true (cluster.assumed)"
 
 
 def _with_numbers(known: Slowdowns) -> Slowdowns:

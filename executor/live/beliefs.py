@@ -27,7 +27,7 @@ from dovetail.instances.slowdowns.columns import Slowdowns
 from dovetail.instances.slowdowns.entry import MODES, SOURCES, SharingMode, SlowdownEntry
 from dovetail.instances.slowdowns.entry import Source as Origin
 from dovetail.instances.slowdowns.isolated import BEHIND, isolated_slowdowns
-from dovetail.instances.slowdowns.slowdown_table import Caps, SlowdownTable, caps_in
+from dovetail.instances.slowdowns.slowdown_table import UNCAPPED, Caps, SlowdownTable, caps_in
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.fitted.isolated import isolated_factors, measured_isolated
 from dovetail.predictors.fitted.repeats import measured_slowdowns
@@ -65,6 +65,8 @@ class Source(IntEnum):
     """A fitted model without bounds."""
     KERNELS = 9
     """The law of MPS on solo profiles, with the bound of its errors on other GPUs."""
+    DECLARED = 10
+    """The owner of the devices (``Cluster.assumed``)."""
 
 
 SEEN: Final = (Source.MEASURED, Source.FAILED, Source.BROKEN)
@@ -83,6 +85,7 @@ ORIGINS: Final[Mapping[Source, Origin]] = {
     Source.UTILISATION: "estimate",
     Source.ISOLATED: "estimate",
     Source.UNBOUNDED: "estimate",
+    Source.DECLARED: "assumed",
 }
 """Names of the sources in a plan."""
 
@@ -215,6 +218,7 @@ _WORDS: Final = {
     Source.ANALYTIC: "analytic, from solo profiles",
     Source.UTILISATION: "analytic, from utilisation alone",
     Source.ISOLATED: "estimate for isolated pairs, from published means and measured pairs",
+    Source.DECLARED: "assumed by the service's administrator",
 }
 
 
@@ -287,6 +291,7 @@ class Beliefs:
         caps: Sequence[Caps],
         workers: Mapping[str, int] | None = None,
         sharing: SharingMode = "mps",
+        declared: float | None = None,
     ) -> BeliefTable:
         """Return the beliefs about all pairs of workloads.
 
@@ -300,6 +305,8 @@ class Beliefs:
             Size of the largest gang of each workload, for the bounds of a fitted model.
         sharing : {"mps", "time_sliced"}
             How runs share a device; measurements and models of the other mode say nothing.
+        declared : float, optional
+            The slowdown that is declared of pairs without caps; it comes before predictions.
         """
         prior = SlowdownTable.unknown(workloads, models, caps)
         source = np.zeros(prior.slowdown.shape, np.int64)
@@ -308,6 +315,8 @@ class Beliefs:
                 _fill(prior, source, model, predictions, sharing)
             if BEHIND in caps:
                 self._fill_isolated(prior, source, model, sharing)
+        if declared is not None:
+            self._fill_declared(prior, source, declared)
         table = BeliefTable(
             *(prior.workloads, prior.models, prior.caps),
             *(prior.slowdown.copy(), prior.upper.copy(), prior.p99, prior.power_w),
@@ -369,6 +378,18 @@ class Beliefs:
                     values[on, ahead, a] = first_value
                     values[on, behind, :, a] = value
                 source[on, ahead, a] = source[on, behind, :, a] = Source.ISOLATED
+
+    def _fill_declared(self, table: SlowdownTable, source: Codes, declared: float) -> None:
+        """Fill in the declared slowdown, without caps; only while the table is built.
+
+        Both workloads must have a profile on the model: else nobody would see that it is wrong.
+        """
+        for on, model in enumerate(table.models):
+            profiled = np.array([name in self.on(model) for name in table.workloads], np.bool_)
+            one, other = np.nonzero(np.outer(profiled, profiled))
+            cells = on, table.caps_place[UNCAPPED], one, other
+            table.slowdown[cells] = table.upper[cells] = declared
+            source[cells] = Source.DECLARED
 
     def _memory_mib(self, name: str, models: Sequence[str]) -> float:
         marks = [p for m in models for p in self._marks.get((name, m), ())]

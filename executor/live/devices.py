@@ -9,7 +9,7 @@ from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.pools.pool import NodePool
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Cluster
+from dovetail.instances.instance import Assumed, Cluster
 
 
 class Devices:
@@ -26,6 +26,8 @@ class Devices:
         Number of jobs that may share a device; by default the pool's number.
     uncapped : bool
         Whether jobs may share without caps on an estimate, whatever the pool says.
+    assumed : Assumed, optional
+        Slowdowns that are declared for jobs without caps; by default those of the pool's cluster.
 
     Attributes
     ----------
@@ -38,11 +40,19 @@ class Devices:
     """
 
     def __init__(
-        self, pool: NodePool, max_jobs_per_gpu: int | None = None, uncapped: bool = False
+        self,
+        pool: NodePool,
+        max_jobs_per_gpu: int | None = None,
+        uncapped: bool = False,
+        assumed: Assumed | None = None,
     ) -> None:
         self._pool = pool
-        most = {} if max_jobs_per_gpu is None else {"max_jobs_per_gpu": max_jobs_per_gpu}
-        self._rules: dict[str, int] = most | ({"uncapped": True} if uncapped else {})
+        rules = {
+            "max_jobs_per_gpu": max_jobs_per_gpu,
+            "uncapped": uncapped or None,
+            "assumed": assumed,
+        }
+        self._rules = {name: rule for name, rule in rules.items() if rule is not None}
         self._seen = pool.cluster()
         self._offered = self._seen.model_copy(update=self._rules)
         self.models: dict[str, str] = {}

@@ -93,7 +93,11 @@ class JobBeliefs:
         """
         known = [name for name in sizes if self.workload(name) is not None]
         caps = _useful_caps(self.cluster, self.of_workloads.measured_caps)
-        table = self.of_workloads.table(known, self.models, caps, sizes, self.cluster.sharing)
+        assumed = self.cluster.assumed
+        declared = None if assumed is None else assumed.pair
+        table = self.of_workloads.table(
+            known, self.models, caps, sizes, self.cluster.sharing, declared
+        )
         self.table = table.after(self.machine.broken)
         return self.table
 

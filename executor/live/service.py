@@ -43,6 +43,7 @@ from dovetail.executor.rounds import run_rounds
 from dovetail.executor.system.clock import boot_id, boot_s
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets.repository import Repository
+from dovetail.instances.instance import Assumed
 from dovetail.predictors.fitted.trained import TrainedPredictor
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.state import State
@@ -86,6 +87,8 @@ class ServiceOptions:
         Number of jobs that may share a device; by default the pool's number.
     uncapped : bool
         Let jobs share without caps on an estimate (``Cluster.uncapped``), whatever the pool says.
+    assumed : Assumed, optional
+        Slowdowns that are declared for jobs without caps; by default those of the pool's cluster.
     boot_s : callable
         Returns seconds since the machine booted; the pool uses the same clock.
     notify : sequence of str, optional
@@ -106,6 +109,7 @@ class ServiceOptions:
     keep_s: float = KEEP_S
     max_jobs_per_gpu: int | None = None
     uncapped: bool = False
+    assumed: Assumed | None = None
     boot_s: Callable[[], float] = boot_s
     notify: Sequence[str] | None = None
     private: bool = False
@@ -157,7 +161,7 @@ class Service:
         self._closing = threading.Event()
         self._keep_s = chosen.keep_s
         self._policy = GuardedPolicy(chosen.policy)
-        devices = Devices(pool, chosen.max_jobs_per_gpu, chosen.uncapped)
+        devices = Devices(pool, chosen.max_jobs_per_gpu, chosen.uncapped, chosen.assumed)
         self.live = live = Live.of(
             journal, pool, devices, chosen.boot_s, os.fspath(chosen.directory), chosen.dry_run
         )

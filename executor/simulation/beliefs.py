@@ -276,7 +276,7 @@ def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> It
 
 
 def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTable) -> SlowdownTable:
-    """Return predictions for the pairs with an entry; the true slowdowns of others are unknown."""
+    """Return predictions for the pairs with an entry; others have what is declared, if anything."""
     asked = [k for k, caps in enumerate(truth.caps) if IDLE not in caps]
     splits = [(cap_of(x), cap_of(y)) for x, y in (truth.caps[k] for k in asked)]
     slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
@@ -293,7 +293,11 @@ def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTabl
     slowdown[:, :, unknown] = upper[:, :, unknown] = np.nan
     upper[np.isnan(slowdown)] = np.nan
     p99 = np.full_like(upper, np.nan)
-    return _capped_first(replace(truth, slowdown=slowdown, upper=upper, p99=p99), world)
+    found = _capped_first(replace(truth, slowdown=slowdown, upper=upper, p99=p99), world)
+    # What the cluster's owner declares is known.
+    found.slowdown[:, 0, unknown] = truth.slowdown[:, 0, unknown]
+    found.upper[:, 0, unknown] = truth.upper[:, 0, unknown]
+    return found
 
 
 def _capped_first(table: SlowdownTable, world: Instance) -> SlowdownTable:

@@ -23,7 +23,7 @@ from dovetail.instances._record import IDLE, AnyShare
 from dovetail.instances.hosts import FULL, Hosts, host_slowdown
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.entry import GpuKind
-from dovetail.instances.slowdowns.sets import slowdown_at
+from dovetail.instances.slowdowns.sets import product_slowdown, slowdown_at
 from dovetail.instances.slowdowns.shares import share_code
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.policy import Start
@@ -85,8 +85,9 @@ class SimulatedCluster:
     Parameters
     ----------
     world : Instance
-        Cluster, workloads and the true slowdowns of pairs; slowdowns of three or more jobs without
-        an entry follow by ``slowdown_at``. Its jobs are not read.
+        Cluster, workloads and the true slowdowns of pairs, also those that ``cluster.assumed``
+        declares; slowdowns of three or more jobs without an entry follow by ``slowdown_at``, or by
+        the declared rule. Its jobs are not read.
     predicted : SlowdownTable, optional
         Slowdowns that policies see in ``state`` instead of the true ones.
     observe_s : float
@@ -329,6 +330,8 @@ class SimulatedCluster:
             else:
                 others = [_member(other, gpu) for other in residents if other is not job]
                 there = self._beside(gpu, mine, others)
+                if math.isnan(there):  # what remains of a set may have no entry: they take turns
+                    there = float(len(residents))
             worst = max(worst, there * self._by_host(job, gpu))
         return worst * slowdown_factor
 
@@ -382,7 +385,13 @@ class SimulatedCluster:
         there = self._on(gpu, [mine, *(_member(other, gpu) for other in residents)])
         if self._true_sets.settles(*there):
             return [] if self._true_sets.find(*there) else residents
+        if self.state.products and self._is_forbidden(*there):
+            return residents
         return [other for other in residents if self._clashes(gpu, mine, _member(other, gpu))]
+
+    def _is_forbidden(self, kind: GpuKind, members: Sequence[tuple[int, int]]) -> bool:
+        """Return whether some of these jobs may not share according to an entry."""
+        return any(figures is None for _, figures in self._true_sets.parts(kind, members))
 
     def _on(self, gpu: int, members: Sequence[Member]) -> tuple[GpuKind, list[tuple[int, int]]]:
         """Return the kind of a GPU, and members with the codes of their shares."""
@@ -403,6 +412,8 @@ class SimulatedCluster:
         if given is not None:
             return given.slowdown[0]
         pairs = [[self._pair(gpu, a, b) for b in members] for a in members]
+        if self.state.products and all(share is None for _, share in members):
+            return float(product_slowdown(pairs)[0])
         workloads = self.state.workloads
         alone = [slowdown_at_last(workloads[workload], share) for workload, share in members]
         return float(slowdown_at(pairs, [share for _, share in members], alone=alone)[0])

@@ -15,6 +15,9 @@ from dovetail.instances.errors import InputError
 LARGEST: Final = 10
 """The most jobs of a set: the work doubles with each."""
 
+MOST_PRODUCT: Final = 1e15
+"""The largest product of declared slowdowns: beyond it, jobs may not share."""
+
 
 def set_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set from those of its pairs.
@@ -82,6 +85,33 @@ def set_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.fl
                 busy = 1.0 + np.sum(asked[..., j, :] * others, axis=-1)
                 stretch[members][..., j] = np.maximum(1.0, busy / slowdown[..., j])
     return largest if last else slowdown
+
+
+def product_slowdown(pair_slowdowns: ArrayLike, last: bool = False) -> NDArray[np.float64]:
+    """Return the slowdown of each job of a set as the product of those of its pairs.
+
+    This is what the owner of a cluster may declare (``Cluster.assumed``), for jobs without caps.
+
+    Parameters
+    ----------
+    pair_slowdowns : array_like of float, shape (..., k, k)
+        As for ``set_slowdown``, of any size.
+    last : bool
+        Return bounds that also hold when co-runners have ended: a factor is at least 1.
+
+    Returns
+    -------
+    ndarray of float, shape (..., k)
+        NaN if a pair is unknown; a slowdown also above ``MOST_PRODUCT``.
+    """
+    factors = np.array(pair_slowdowns, dtype=np.float64)
+    each = np.arange(factors.shape[-1])
+    factors[..., each, each] = 1.0
+    with np.errstate(over="ignore"):
+        if last:
+            return np.asarray(np.maximum(factors, 1.0).prod(axis=-1))
+        found = factors.prod(axis=-1)
+    return np.where(found <= MOST_PRODUCT, found, np.nan)
 
 
 def slowdown_with_idle(first: ArrayLike, behind: ArrayLike) -> NDArray[np.float64]:

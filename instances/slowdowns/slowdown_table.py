@@ -76,7 +76,8 @@ class SlowdownTable:
     def of(cls, instance: Instance) -> SlowdownTable:
         """Return the table of an instance's entries on the GPU models of its cluster.
 
-        Entries of a GPU model override those for all models.
+        Entries of a GPU model override those for all models. Pairs without caps that no entry names
+        have the slowdown that the cluster's owner declares (``Cluster.assumed``), if any.
 
         Raises
         ------
@@ -94,6 +95,12 @@ class SlowdownTable:
         table.upper[cells] = np.where(np.isnan(upper), slowdown, upper)
         table.p99[cells] = known.p99[rows]
         table.power_w[cells] = known.power_w[rows, np.newaxis]
+        declared = instance.cluster.assumed
+        if declared is not None and declared.pair is not None:
+            unnamed = np.ones(table.slowdown.shape, dtype=np.bool_)
+            unnamed[cells] = False
+            unnamed[:, 1:] = False  # caps
+            table.slowdown[unnamed] = table.upper[unnamed] = declared.pair
         return table
 
     @classmethod

@@ -103,13 +103,14 @@ class Fragments:
         self._first = first[self._has_gpus]
         self._place_on_node = np.arange(len(machines)) - first[self._node]
         needs = [self._need(state.modes[workload][0]) for workload, _ in mix]
-        self._need_mib = np.array(needs).reshape(len(mix), len(machines))
+        self._need_mib = np.array([np.broadcast_to(need, len(machines)) for need in needs])
         self._workers = np.array([workers for _, workers in mix])
         self._part = np.array([*mix.values()]) / mix.total()
 
     def take(self, job: Job, gpus: Sequence[int]) -> None:
         """Add a job to the occupancy."""
-        self._free_mib[list(gpus)] -= self._need_of(job)[list(gpus)]
+        for gpu in gpus:
+            self._free_mib[gpu] -= self._state.need_mib(gpu, job.workload, job.mode)
         self._places[list(gpus)] -= 1
 
     def growth(self, job: Job, joined: Bools) -> Floats:
@@ -121,19 +122,21 @@ class Fragments:
 
     def growth_by_gpu(self, job: Job) -> Floats:
         """Return the growth of a node's expected fragmentation by a worker on each of its GPUs."""
-        found, before = np.zeros(len(self._node)), self._expected()
+        found, before, need = np.zeros(len(self._node)), self._expected(), self._need_of(job)
         for place in range(int(self._size.max())):
             joined = self._place_on_node == place
-            after = self._expected(self._need_of(job), joined)
+            after = self._expected(need, joined)
             found[joined] = (after - before)[self._node[joined]]
         return found
 
-    def _need_of(self, job: Job) -> Floats:
+    def _need_of(self, job: Job) -> Floats | float:
         return self._need(self._state.modes[job.workload][job.mode])
 
-    def _need(self, way: Mode) -> Floats:
-        """Return the memory of a worker in a mode on each GPU."""
-        return np.asarray(way.memory_mib + way.memory_part * np.maximum(self._offered_mib, 0.0))
+    def _need(self, way: Mode) -> Floats | float:
+        """Return the memory of a worker in a mode on each GPU, or on every one."""
+        if not way.memory_part:
+            return way.memory_mib
+        return np.asarray(way.memory_part * np.maximum(self._offered_mib, 0.0))
 
     def _expected(self, need_mib: Floats | float = 0.0, joined: Bools | bool = False) -> Floats:
         """Return the expected fragmentation of each node, in GPUs, if a job joined some GPUs."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.assumed import ProductSets
 from dovetail.formulations.slowdowns import (
     Colocations,
     KnownPairs,
@@ -92,7 +93,8 @@ class BelievedSlowdowns(KnownSlowdowns):
     measured ones only.
 
     Slowdowns of three or more jobs without caps, each with one, or all but one behind it (share
-    ``idle``) follow from their pairs (``instances.sets``) if no entry names the set.
+    ``idle``) follow from their pairs (``instances.sets``) if no entry names the set; without caps
+    by the rule that the cluster's owner declares, if any (``State.products``).
 
     Parameters
     ----------
@@ -132,7 +134,7 @@ class BelievedSlowdowns(KnownSlowdowns):
         self._alone_w = np.array([one.power_w for one in self.powered], dtype=np.float64)
         both_w = np.add.outer(self._alone_w, self._alone_w)
         self._power_w = np.where(np.isnan(table.power_w), both_w, table.power_w)
-        self._given, self._capped_sets = state.sets, state.capped_sets
+        self._given, self._uncapped_sets = state.sets, state.products or not state.capped_sets
         known = IDLE in self.rules.shares and (NO_CAP, BEST_EFFORT) in self._place
         self._behind_caps = (
             (self._place[NO_CAP, BEST_EFFORT], self._place[BEST_EFFORT, NO_CAP]) if known else None
@@ -169,7 +171,8 @@ class BelievedSlowdowns(KnownSlowdowns):
     @property
     def most(self) -> int:
         """The largest number of jobs on a GPU with estimates."""
-        return min(self.rules.max_jobs_per_gpu, LARGEST)
+        most = self.rules.max_jobs_per_gpu
+        return most if self._state.products else min(most, LARGEST)
 
     @property
     def sets(self) -> bool:
@@ -219,7 +222,7 @@ class BelievedSlowdowns(KnownSlowdowns):
         together = np.array([[workload for workload, _ in members]])
         shares = [share for _, share in members]
         if not any(shares):
-            if self._capped_sets:
+            if not self._uncapped_sets:
                 return None
             found = self._sets(m, together)
         elif _all_capped(shares):
@@ -237,9 +240,9 @@ class BelievedSlowdowns(KnownSlowdowns):
         return found.figures(0) if known else None
 
     def _until_each_ends(self, model: int, members: Sequence[Member], given: Sharing) -> Sharing:
-        """Return a set that an entry names, with bounds of at least those of its pairs."""
+        """Return a set that an entry names, with bounds of at least those of what may remain."""
         workload, share = np.array(members).T[:, None]
-        upper, tail = self._largest_of_pairs(model, workload, share)
+        upper, tail = self._largest_left(model, workload, share)
         unknown = np.isnan(given.power_w)
         return Sharing(
             given.slowdown,
@@ -247,6 +250,27 @@ class BelievedSlowdowns(KnownSlowdowns):
             tuple(np.fmax(given.tail, tail[0]).tolist()),
             float(self._alone_w[workload].sum()) if unknown else given.power_w,
         )
+
+    def _largest_left(self, model: int, members: Ints, share: Ints) -> tuple[Floats, Floats]:
+        """Return the largest bound and tail of each member with some of the others, (sets, size).
+
+        They apply once the rest has ended. NaN if nothing is known.
+        """
+        upper, tail = self._largest_of_pairs(model, members, share)
+        products = self._product_sets(model)
+        for k in np.flatnonzero(~share.any(axis=1)).tolist() if self._state.products else ():
+            whole = [(workload, NO_CAP) for workload in members[k].tolist()]
+            for part, left in products.left_of(whole):
+                for bound, values in ((upper, left.upper), (tail, left.tail)):
+                    of = dict(zip(part, values, strict=True))
+                    bound[k] = np.fmax(bound[k], [of.get(each, np.nan) for each in whole])
+        return upper, tail
+
+    def _product_sets(self, model: int) -> ProductSets:
+        uncapped = model, self._place[NO_CAP, NO_CAP]
+        tables = (values[uncapped] for values in (self._slowdown, self._upper, self._tail))
+        kind = GpuKind(self._table.models[model], self.rules.sharing)
+        return ProductSets(self._given, kind, *tables)
 
     def _largest_of_pairs(self, model: int, members: Ints, share: Ints) -> tuple[Floats, Floats]:
         """Return the largest bound and tail of each member with one other, (sets, size).
@@ -277,7 +301,7 @@ class BelievedSlowdowns(KnownSlowdowns):
             if given.workload.shape[1] > self.most_on(kind):
                 continue
             found = self._startable(given, len(held))
-            upper, tail = self._largest_of_pairs(m, found.workload, found.share)
+            upper, tail = self._largest_left(m, found.workload, found.share)
             sum_w = self._alone_w[found.workload].sum(axis=1)
             yield replace(
                 found,
@@ -289,7 +313,7 @@ class BelievedSlowdowns(KnownSlowdowns):
     def _derived(self, model: int, held: Members, most: int) -> Iterator[Colocations]:
         """Yield the sets that follow from their pairs, by size and kind."""
         those, shares = [workload for workload, _ in held], [share for _, share in held]
-        if not any(shares) and not self._capped_sets:
+        if not any(shares) and self._uncapped_sets:
             for members in self._grown(model, those, most):
                 yield self._sets(model, members)
         if _all_capped(shares):
@@ -323,9 +347,12 @@ class BelievedSlowdowns(KnownSlowdowns):
     def least_need_mib(self, workload: Ints, offered_mib: Floats) -> Floats:
         """Return the least memory of workers of these workloads on GPUs, (gpus, workloads).
 
-        ``offered_mib`` is what each GPU offers to jobs.
+        ``offered_mib`` is what each GPU offers to jobs. There is one row if none needs a part of
+        it.
         """
         need, part = self._least_memory[workload].T
+        if not part.any():
+            return np.asarray(need[None])
         return np.asarray(need + part * np.maximum(offered_mib, 0.0)[:, None])
 
     @cached_property
@@ -424,8 +451,11 @@ class BelievedSlowdowns(KnownSlowdowns):
     def _sets(self, model: int, members: Ints) -> Colocations:
         """Return those of these sets of workloads that may share, (n, size).
 
-        Tail latencies with two others and the power together are unknown.
+        Tail latencies with two others are unknown unless by a declared rule.
         """
+        if self._state.products:
+            found = self._product_sets(model).rows(members)
+            return replace(found, power_w=self._alone_w[found.workload].sum(axis=1))
         pair = members[:, :, None], members[:, None]
         uncapped = self._place[NO_CAP, NO_CAP]
         slowdown = set_slowdown(self._slowdown[model, uncapped][pair])

@@ -244,7 +244,7 @@ class Draft:
         if machines.node[gpu] in state.down or self.is_kept(gpu, job):
             return False
         residents = self.residents(gpu)
-        if len(residents) >= min(machines.most_jobs[gpu], 2 if state.capped_sets else math.inf):
+        if len(residents) >= self._most_without_cap(gpu, residents):
             return False
         need = state.need_mib(gpu, job.workload, mode)
         need += sum(state.need_mib(gpu, o.workload, self._mode(o)) for o in residents)
@@ -255,6 +255,15 @@ class Draft:
             return False
         sharers = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
         return state.tails_kept(model, [state.sharer(job, None, mode), *sharers])
+
+    def _most_without_cap(self, gpu: int, residents: Sequence[Job]) -> int:
+        """Return how many jobs may be on a GPU if one without a cap joins these."""
+        state = self.state
+        most = state.machines.most_jobs[gpu]
+        if not state.capped_sets:
+            return most
+        by_rule = state.products and not any(self._share(job, gpu) for job in residents)
+        return most if by_rule else min(most, 2)
 
     def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
         """Return the predicted slowdowns of a job and of the job on a GPU, without caps.

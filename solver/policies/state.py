@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Floats
+from dovetail.formulations.assumed import ProductSets
 from dovetail.formulations.budget import WALL, Clock
 from dovetail.formulations.rounds import Machines
 from dovetail.formulations.rules import Mode, modes, most_bound, slowdown_at_last, tail_bounds
 from dovetail.formulations.slowdowns import KnownSets
 from dovetail.instances._record import IDLE, AnyShare
-from dovetail.instances.errors import InputError
 from dovetail.instances.hosts import Hosts
 from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdowns.sets import slowdown_at
@@ -225,8 +225,8 @@ class State:
     clashes : set
         (model, workload, other), both ways, that ran out of memory or could not run together.
     capped_sets : bool
-        Whether three and more jobs share a GPU only if each has a cap or runs behind another, or if
-        an entry names the set.
+        Whether three and more jobs share a GPU only if each has a cap or runs behind another, if an
+        entry names the set, or if ``products`` holds for it.
     clock : Clock
         The clock that limits searches: time, or work in a simulation, in which the same seed must
         give the same history.
@@ -244,9 +244,6 @@ class State:
     clock: Clock = WALL
 
     def __post_init__(self) -> None:
-        if self.instance.cluster.assumed is not None:
-            rule = "only plans use declared slowdowns; policies and simulations need entries"
-            raise InputError(rule, "cluster.assumed")
         self.machines = Machines(self.instance.cluster)
         self.names: tuple[str, ...] = tuple(self.instance.workloads)
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
@@ -302,6 +299,15 @@ class State:
             self._sets = self.predicted, KnownSets(self.predicted.sets, self.instance.workloads)
         return self._sets[1]
 
+    @cached_property
+    def products(self) -> bool:
+        """Whether sets without caps that no entry names slow each job by the product of its pairs.
+
+        That is what the cluster's owner may declare (``Cluster.assumed``).
+        """
+        declared = self.instance.cluster.assumed
+        return declared is not None and declared.sets is not None
+
     def sharer(self, job: Job, share: AnyShare, mode: int) -> Sharer:
         """Return a job as a sharer, at a cap and in one of its modes."""
         return Sharer(
@@ -323,8 +329,8 @@ class State:
     def _tails_of(self, model: int, sharers: Sequence[Sharer]) -> Sequence[float]:
         """Return the bound of each job on a GPU if it is latency-critical; NaN if unknown.
 
-        With two or more others, the bounds are known only if the set has an entry or if all jobs
-        but one run behind that one (share ``idle``).
+        With two or more others, the bounds are known only if the set has an entry, if all jobs but
+        one run behind that one (share ``idle``), or by a declared rule.
         """
         pairs = np.array([[self._tail(model, one, other) for other in sharers] for one in sharers])
         if len(sharers) == 2:
@@ -336,12 +342,25 @@ class State:
             if given is None:
                 return [math.nan] * len(sharers)
             np.fill_diagonal(pairs, math.nan)
-            # The bounds of pairs apply once the others have ended.
+            # The bounds of pairs and smaller sets apply once the others have ended.
             among = np.fmax.reduce(pairs, axis=1)
+            for part, left in self._product_sets(model).left_of(members) if self.products else ():
+                tail = dict(zip(part, left.tail, strict=True))
+                among = np.fmax(among, [tail.get(member, math.nan) for member in members])
             return list(map(float, np.fmax(given.bounds([True] * len(sharers)), among)))
         shares = [one.share for one in sharers]
+        if self.products and not any(shares):
+            found = self._product_sets(model).find(on, members)
+            return [math.nan] * len(sharers) if found is None else list(found.tail)
         behind = shares.count(IDLE) == len(sharers) - 1
         return slowdown_at(pairs, shares).tolist() if behind else [math.nan] * len(sharers)
+
+    def _product_sets(self, model: int) -> ProductSets:
+        """Return the sets on a model by the declared rule."""
+        table = self.believed
+        kind = self.machines.kinds[model]
+        tables = (values[model, 0] for values in (table.slowdown, table.upper, self.tails))
+        return ProductSets(self.sets, kind, *tables)
 
     def _tail(self, model: int, mine: Sharer, other: Sharer) -> float:
         caps = self.predicted.caps_place.get((mine.share, other.share))

@@ -120,6 +120,39 @@ def test_three_jobs_are_bounded_by_their_pairs():
     assert violations_of(state, (2, (0,))) == ["job j2: gsla: slowdown 1e+15 > 2"]
 
 
+def test_declared_slowdowns_bound_three_jobs_until_they_are_measured():
+    where = world(max_jobs_per_gpu=3, assumed={"pair": 1.2, "sets": "product"})
+    running = [("a", (0,), {"gsla": 1.45, "latency": late}) for late in (False, True)]
+    state = state_of(where, *running, ("a", (), {}))
+    assert violations_of(state, (2, (0,))) == []  # 1.2 x 1.2 = 1.44
+    state.running[1].gsla = 1.43
+    assert violations_of(state, (2, (0,))) == ["job j1: gsla: slowdown 1.44 > 1.43"]
+    state.running[1].gsla = 1.45
+    state.see((0, 0, 0, 0), 1.3)
+    broken = [f"job j{k}: gsla: slowdown 1.69 > 1.45" for k in range(2)]
+    assert violations_of(state, (2, (0,))) == broken
+    state.see((0, 0, 0, 0), math.nan)
+    assert "nothing may join" in violations_of(state, (2, (0,)))[0]
+
+
+def test_an_entry_comes_before_the_declared_rule():
+    where = world(max_jobs_per_gpu=4, assumed={"pair": 1.2, "sets": "product"})
+    sets = [
+        {"set": ["a", "a", "a"], "slowdown": [1.7, 1.7, 1.7]},
+        {"set": ["b", "b", "b"], "slowdown": None},
+    ]
+    where = Instance.from_data({**where.to_data(), "slowdowns": sets})
+    state = state_of(where, *[("a", (0,), {"gsla": 1.72})] * 3, ("b", (), {}))
+    # Three a may remain of four jobs, and 1.7 is below 1.2 x 1.2 x 1.2 = 1.728.
+    broken = [f"job j{k}: gsla: slowdown 1.728 > 1.72" for k in range(3)]
+    assert violations_of(state, (3, (0,))) == broken
+    for job in state.running.values():
+        job.gsla = 1.73
+    assert violations_of(state, (3, (0,))) == []
+    state = state_of(where, *[("b", (0,), {})] * 2, ("a", (0,), {}), ("b", (), {}))
+    assert "no entry lets" in violations_of(state, (3, (0,)))[0]
+
+
 @pytest.mark.parametrize(("seed", "kept"), [(3, False), (8, True)])
 def test_beliefs_that_no_record_could_hold_are_judged_all_the_same(seed, kept):
     state = state_of(world(slowdowns=PAIRS), ("a", (0,), {}), ("b", (), {"gsla": 1.5}))

@@ -14,9 +14,7 @@ from dovetail.formulations.slowdowns import Sharing
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.explaining.explanations import explain
-from dovetail.solver.policies.state import State
 from dovetail.solver.rounds import solve
 from tests.formulations.members import on
 
@@ -145,12 +143,6 @@ def test_jobs_join_running_jobs_by_the_rule():
     rule = {"pair": 1.1, "sets": "product"}
     found = placed(round_of({"a": 1, "b": 1}, [*running, *of("b", "b")], **rule))
     assert found == pytest.approx(dict.fromkeys(["j0", "j1", "j2", "j3"], 1.1**3))
-
-
-def test_policies_refuse_what_they_do_not_read():
-    instance = round_of({"a": 1}, of("a", "a"), pair=1.1)
-    with pytest.raises(InputError, match=r"^cluster\.assumed: only plans use declared slowdowns"):
-        State(instance, SlowdownTable.of(instance))
 
 
 def test_energy_needs_power():

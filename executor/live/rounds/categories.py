@@ -344,5 +344,5 @@ class CategoryState:
             capped[:, np.newaxis, np.newaxis],
             np.asarray(self._beliefs.cluster.caps_first),
         )
-        seen = np.isin(source, SEEN) | (source == Source.ISOLATED)
+        seen = np.isin(source, (*SEEN, Source.ISOLATED, Source.DECLARED))
         return np.asarray(~(may | (seen & table.turned(seen))))

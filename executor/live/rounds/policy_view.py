@@ -17,7 +17,7 @@ from dovetail.executor.live.rounds.fair_share import most_of, taking_part
 from dovetail.formulations.rules import slowdown_alone, slowdown_at_last
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.instances.slowdowns.sets import LARGEST, slowdown_at
+from dovetail.instances.slowdowns.sets import LARGEST, product_slowdown, slowdown_at
 from dovetail.solver.policies.policy import Start
 from dovetail.solver.policies.state import STOPS_APART_S, Job, Reservation, State
 
@@ -517,9 +517,11 @@ class PolicyView:
         in_turn, found = float(len(residents)), math.nan
         if in_turn == 1:
             return slowdown_alone(self.state.workloads[job.workload], job.share_on(gpu)) or 1.0
-        if in_turn <= LARGEST:
-            pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
-            shares = [other.share_on(gpu) for other in residents]
+        pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
+        shares = [other.share_on(gpu) for other in residents]
+        if self.state.products and not any(shares):
+            found = float(product_slowdown(pairs)[residents.index(job)])
+        elif in_turn <= LARGEST:
             alone = [
                 slowdown_at_last(self.state.workloads[other.workload], share)
                 for other, share in zip(residents, shares, strict=True)

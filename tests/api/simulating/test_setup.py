@@ -75,6 +75,14 @@ def test_a_world_in_which_nothing_may_share_says_so(given):
     said = told(given[0], "--world", "filled.json")
     assert said["workloads"] == "2"
     assert said["slowdowns"] == "3 pairs, 3 estimates without a bound"
+    world["cluster"]["assumed"] = {"pair": 1.25, "sets": "product"}
+    Path("w.json").write_text(json.dumps(world))
+    said = told(given[0], "--world", "w.json")
+    assert (said["workloads"], said["slowdowns"]) == ("2", "0 pairs")
+    assert said["declared"] == (
+        "1.25 for pairs without an entry, the product of their pairs for larger sets without one; "
+        "taken as true (cluster.assumed)"
+    )
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

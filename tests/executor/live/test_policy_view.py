@@ -29,6 +29,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 from dovetail.instances.metrics import Metrics
 from dovetail.solver.policies import Start, policy_named
+from dovetail.solver.policies.draft import Draft
 
 from .fate import random_event
 from .offered import offer, view_of
@@ -671,6 +672,56 @@ def test_a_job_has_memory_in_mib_or_in_per_cent():
     assert (changed.memory_mib, changed.memory_percent) == (None, 10.0)
     changed = changed.changed({"memory_mib": 200.0})
     assert (changed.memory_mib, changed.memory_percent) == (200.0, None)
+
+
+def test_declared_slowdowns_hold_until_a_pair_is_measured():
+    rules = {"assumed": {"pair": 1.3}, "shares": [50], "uncapped": False}
+    for measured, gsla, refused in (
+        ((), 1.35, None),
+        ((), 1.25, "gsla: slowdown 1.3 > 1.25"),
+        ([together("vision", "speech", (1.5, 1.5))], 1.35, "gsla: slowdown "),
+        ([together("vision", "speech", (1.01, 1.01))], 1.35, None),
+        ([together("vision", "speech", None)], 1.35, "no entry lets"),
+    ):
+        story = known_story()
+        first, second = story.submit(), story.submit(workload="speech", gsla=gsla)
+        unknown = story.submit(workload="new", memory_mib=100.0)
+        view = world_of(story, *measured, rules=rules)
+        put(story, view, first, "g0")
+        why = refusal(view, [start(view, second, "g0")], {})
+        assert why is None if refused is None else refused in why
+        # Nothing is declared of what has no profile: nobody would see that it is wrong.
+        assert "no entry lets" in refusal(view, [start(view, unknown, "g0")], {})
+        instance = view.instance()
+        assert instance.cluster.assumed is None
+        sources = {entry.source for entry in instance.slowdowns if entry.share is None}
+        known = {"measured"} if measured and measured[0].slowdown else set()
+        assert sources - {None} == {"assumed", *known}
+
+
+def test_declared_sets_share_without_shares():
+    rules = {"assumed": {"pair": 1.25, "sets": "product"}, "max_jobs_per_gpu": 3}
+    rules |= {"shares": [50], "uncapped": False}
+    story = known_story()
+    names = ("vision", "speech", "text")
+    first, second, third = (story.submit(workload=name, gsla=1.6) for name in names)
+    strict = story.submit(workload="text", gsla=1.5)
+    view = world_of(story, rules=rules)
+    put(story, view, first, "g0")
+    put(story, view, second, "g0")
+    assert "gsla: slowdown 1.562" in refusal(view, [start(view, strict, "g0")], {})
+    assert Draft(view.state).has_room(0, seen(view, third))
+    put(story, view, third, "g0")
+    assert seen(view, third).rate == pytest.approx(1 / 1.25**2)
+    instance = view.instance()
+    assert instance.cluster.assumed.sets == "product"
+    plan = solve(instance).plan
+    assert check(instance, plan).violations == ()
+    # A set that was measured comes before the rule, and a pair within it counts, too.
+    view = world_of(story, together("vision", "speech", (1.5, 1.5)), rules=rules)
+    assert view.state.products
+    assert seen(view, third).rate == pytest.approx(1 / 1.25**2)
+    assert seen(view, first).rate == pytest.approx(1 / (1.25 * 1.5))
 
 
 def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():

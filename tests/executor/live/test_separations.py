@@ -125,9 +125,13 @@ def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
     assert story.machine.broken == []
 
 
-def test_policies_see_which_jobs_were_separated():
+@pytest.mark.parametrize("measured", [True, False])
+def test_policies_see_which_jobs_were_separated(measured):
+    # What was seen comes before both what was measured earlier and what was declared.
     story = known_story()
-    view = world_of(story, together("vision", "speech", (1.1, 1.1)))
+    before = [together("vision", "speech", (1.1, 1.1))] if measured else []
+    declared = None if measured else {"assumed": {"pair": 1.1}}
+    view = world_of(story, *before, rules=declared)
     first = story.submit(workload="vision", gsla=1.9)
     second = story.submit(workload="speech")
     view.renew(story.at_s)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.beliefs import Source
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.checking.checker import check
 from dovetail.instances.datasets import Repository
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Assumed, Instance
 from tests.executor.live.test_service import ME, is_in, kinds, service_in, spec
 from tests.executor.waiting import wait_until
 
@@ -87,6 +88,36 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
     assert over.slowdown == pytest.approx(1.4, rel=0.2)
     assert over.predicted == shown.predicted
     assert (over.rate, over.co_runners) == (None, ())
+
+
+def test_what_is_declared_lets_jobs_share_until_it_is_measured(tmp_path):
+    data = TRUTH.to_data()
+    for workload in data["workloads"].values():
+        del workload["metrics"]  # nothing can be predicted
+    pool, declared = SimulatedNode(tmp_path, Instance.from_data(data), 1.0), Assumed(pair=1.1)
+    how = {"watching": QUICK, "sample_s": 0.05, "assumed": declared}
+    with service_in(tmp_path, pool=pool, **how) as service:
+        asked = [spec(600, workload=name, memory_percent=50) for name in "AB"]
+        first, second = service.api.submit(asked, ME)
+        wait_until(is_in(service, first, JobState.RUNNING))
+        service.api.cancel(first, ME)
+        wait_until(is_in(service, second, JobState.RUNNING))
+        (third,) = service.api.submit(asked[:1], ME)
+        wait_until(is_in(service, third, JobState.RUNNING))
+        assert service.api.job(third).co_runners == ((second,),)
+        assert "assumed" in service.api.explain(third)
+        wait_until(lambda: kinds(tmp_path).count("recorded") == 3)
+        said = Repository(tmp_path / "repository.db").data_set().measurements[0].slowdown
+        assert sorted(said) == pytest.approx([1.2, 1.4], rel=0.2)
+        seen = service.api.job(second)
+        assert (seen.predicted, seen.upper) == (1.1, 1.1)
+        assert seen.predicted_by == "assumed by the service's administrator"
+
+        def measured():
+            found = service.live.beliefs.belief(second, third, "n-0")
+            return found is not None and found.kind is Source.MEASURED
+
+        wait_until(measured)
 
 
 def test_the_plan_of_the_service_passes_the_checker(learning):

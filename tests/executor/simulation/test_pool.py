@@ -109,6 +109,37 @@ def test_three_on_a_gpu_follow_the_model_of_sets():
     assert finishes(run(jobs, where, script)) == [30, 30, 30]
 
 
+def test_declared_slowdowns_are_true():
+    rule = {"pair": 1.5, "sets": "product"}
+    where = world(1, 1, [("a", "b", 2.0, 2.0)], max_jobs_per_gpu=3, assumed=rule)
+    jobs = trace((0, 1, 10, "a"), (0, 1, 30, "b"), (0, 1, 20, "b"))
+    script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
+    # j0: 2 x 2 = 4, j1 and j2: 2 x 1.5 = 3. j0 ends at 40; then j1 and j2 slow each other by 1.5.
+    # j2 has 20 - 40 / 3 left: 40 + 10 = 50, then j1 30 - 40 / 3 - 10 / 1.5 = 10 alone: 60.
+    assert finishes(run(jobs, where, script)) == [40, 60, 50]
+
+
+def test_what_remains_of_a_set_without_an_entry_takes_turns():
+    # Nothing is known of a with b. When c has ended, both have half of the GPU.
+    pairs = [("a", "c", 1.0, 1.0)]
+    data = world(1, 1, pairs, ("a", "b", "c"), max_jobs_per_gpu=3).to_data()
+    data["slowdowns"].append({"set": ["a", "b", "c"], "slowdown": [1.0, 1.0, 1.0]})
+    jobs = trace((0, 1, 100, "a"), (0, 1, 10, "c"), (0, 1, 50, "b"))
+    script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
+    assert finishes(run(jobs, Instance.from_data(data), script)) == [140, 10, 90]
+
+
+def test_a_set_with_a_part_that_may_not_share_fails_as_it_starts():
+    rule = {"pair": 1.5, "sets": "product"}
+    data = world(1, 2, max_jobs_per_gpu=4, assumed=rule).to_data()
+    data["slowdowns"] = [{"set": ["a", "a", "b"], "slowdown": None}]
+    jobs = trace(*[(0, 1, 10, workload) for workload in "abba"])
+    script = Scripted([(0, f"j{k}", (0,)) for k in range(4)] + [(5, "j3", (1,))])
+    history = run(jobs, Instance.from_data(data), script)
+    assert [stay.job for stay in history.stays if stay.ending == "out_of_memory"] == [3]
+    assert finishes(history) == [22.5, 22.5, 22.5, 15]
+
+
 def test_a_pair_that_cannot_run_fails_as_it_starts_and_is_remembered():
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"))
     script = Scripted([(0, "j0", (0,)), (0, "j1", (0,)), (5, "j1", (1,))])

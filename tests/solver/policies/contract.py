@@ -96,6 +96,40 @@ def _with_memory(seed, memory, *sizes):
     return Instance.from_data(data)
 
 
+def _declared(seed, sets):
+    """Return a world with declared slowdowns, and one in which each is an entry.
+
+    All are eighths, so that products do not depend on their order.
+    """
+    data = _world(seed).to_data()
+    draw = np.random.default_rng(seed)
+    pairs = list(itertools.combinations_with_replacement(WORKLOADS, 2))
+    known = {
+        pair: None if k % 5 == 4 else (float(draw.integers(8, 16)) / 8,) * 2
+        for k, pair in enumerate(pairs)
+        if k % 2
+    }
+    entries = [{"pair": list(pair), "slowdown": value} for pair, value in known.items()]
+    entries = [{**e, "slowdown": e["slowdown"] and list(e["slowdown"])} for e in entries]
+    never = {"set": ["a", "b", "c"], "slowdown": None}
+    rule = {"pair": 1.25} | ({"sets": sets} if sets else {})
+    declared = {**data, "slowdowns": [*entries, *([never] if sets else [])]}
+    declared["cluster"] = {**data["cluster"], "assumed": rule}
+    whole = {pair: known.get(pair, (1.25, 1.25)) for pair in pairs}
+    written = [{"pair": list(p), "slowdown": v and list(v)} for p, v in whole.items()]
+    for three in itertools.combinations_with_replacement(WORKLOADS, 3) if sets else ():
+        with_others = [
+            [whole[tuple(sorted((three[i], three[j])))] for j in range(3) if j != i]
+            for i in range(3)
+        ]
+        if all(all(each) for each in with_others):
+            values = [each[0][0] * each[1][0] for each in with_others]
+            written.append({"set": list(three), "slowdown": values})
+    written = [entry for entry in written if entry.get("set") != never["set"]]
+    written += [never] if sets else []
+    return Instance.from_data(declared), Instance.from_data({**data, "slowdowns": written})
+
+
 def _trace(seed, jobs=40):
     draw = np.random.default_rng(100 + seed)
     arrivals = np.cumsum(draw.exponential(20.0, jobs))
@@ -349,8 +383,8 @@ class PolicyContract:
         history = run(trace(*jobs), where, policy_named(name))
         assert len(history.outcomes) == len(jobs)
 
-    @pytest.mark.parametrize("seed", range(2))
-    def test_a_percentage_is_that_many_mib(self, name, seed):
+    def test_a_percentage_is_that_many_mib(self, name):
+        seed = 1  # three jobs may share a GPU, and nodes fail
         # Of 41,000 MiB the GPUs offer 40,000, and 400 of a worker's memory are its process's.
         # Sixteenths are exact in both units.
         draw = np.random.default_rng(seed)
@@ -363,7 +397,7 @@ class PolicyContract:
         )
         assert one.stays == other.stays
 
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", range(2))
     def test_a_percentage_is_of_each_gpu(self, name, seed):
         # GPUs of three sizes, two of them of one model; some workloads need MiB.
         draw = np.random.default_rng(seed)
@@ -372,6 +406,21 @@ class PolicyContract:
         world = _with_memory(seed, memory, 16000.0, 41000.0)
         history = run(_trace(seed), world, policy_named(name), _options(seed))
         assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
+
+    def test_declared_pairs_are_as_if_each_had_an_entry(self, name):
+        seed = 1  # three jobs may share a GPU, and nodes fail
+        one, other = _declared(seed, None)
+        histories = [run(_trace(seed), w, policy_named(name), _options(seed)) for w in (one, other)]
+        assert histories[0].stays == histories[1].stays
+
+    def test_declared_sets_are_as_if_each_had_an_entry(self, name):
+        # Without gSLAs: bounds of entries of sets have no margin for the choice among estimates.
+        seed = 1
+        jobs = [dataclasses.replace(job, gsla=None, priority="batch") for job in _trace(seed).jobs]
+        jobs = Trace.of("free", jobs)
+        one, other = _declared(seed, "product")
+        histories = [run(jobs, w, policy_named(name), _options(seed)) for w in (one, other)]
+        assert histories[0].stays == histories[1].stays
 
     def test_it_is_in_the_documentation(self, name):
         rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]

@@ -1,15 +1,22 @@
 """Bounds of Dovetail's policy from beliefs that include measurements."""
 
+import math
+from itertools import combinations_with_replacement
+from random import Random
+
+import numpy as np
 import pytest
 
 from dovetail.formulations.instance_slowdowns import InstanceSlowdowns
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdowns.shares import NO_CAP
 from dovetail.instances.slowdowns.slowdown_table import SlowdownTable
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.registry import policy_named
 from dovetail.solver.policies.state import Job, Sharer, State
 from tests.executor.simulation.worlds import world
 from tests.formulations.members import find
+from tests.formulations.test_assumed import of, round_of
 
 NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
 
@@ -60,7 +67,7 @@ def test_bounds_hold_alone_at_a_cap_once_the_co_runner_has_ended(seen):
     (model,) = state.machines.models
     found = find(BelievedSlowdowns(state), model, [("a", 50), ("b", 50)])
     assert found.bounds([False, False])[0] == found.bounds([True, True])[0] == 1.25
-    joined, joining = BelievedSlowdowns(state).least_bounds(model, 50)
+    joined, joining = BelievedSlowdowns(state).least_bounds(state.machines.kinds[0], 50)
     assert joined[0, 1] == joining[1, 0] == 1.25
 
 
@@ -80,7 +87,9 @@ def test_bounds_of_a_given_set_are_at_least_those_of_the_pairs_that_are_left():
         [True] * 3
     )
     assert given.bounds([True] * 3) == (2.1, 2.2, 1.5)
-    (known,) = (each for each in book.joins(model, ()) if each.workload.shape[1] == 3)
+    (known,) = (
+        each for each in book.joins(state.machines.kinds[0], ()) if each.workload.shape[1] == 3
+    )
     assert known.figures(0) == given
     sharers = [Sharer(number, limit=2.15) for number in range(3)]
     assert not state.tails_kept(0, sharers)
@@ -151,3 +160,54 @@ def test_a_pair_is_not_tried_at_ever_more_splits():
     # All that was measured is remembered, and the best of it is used.
     four = three | {(20, 80): (1.2, 1.2)}
     assert _chosen(_splits(believed, four)) == (20, 80)
+
+
+def _declared(draw):
+    """Return a round with a declared rule, and entries of some pairs and sets at random."""
+    entries = []
+    for size, often in ((2, 0.6), (3, 0.3), (4, 0.2)):
+        for names in combinations_with_replacement("abc", size):
+            if draw.random() > often:
+                continue
+            of_name = {name: round(draw.uniform(0.9, 2.0), 3) for name in names}
+            slowdown = [of_name[name] for name in names]
+            upper = [value * 1.2 for value in slowdown]
+            figures = {"slowdown": slowdown, "upper": upper} if draw.random() < 0.5 else {}
+            none = size < 4 and draw.random() < 0.2
+            figures = {"slowdown": None} if none else figures or {"slowdown": slowdown}
+            entries.append({"pair" if size == 2 else "set": list(names), **figures})
+    rule = {"pair": draw.choice([1.25, None]), "sets": "product"}
+    jobs = of(*"abc" * 5)
+    return round_of(dict.fromkeys("abc", 1), jobs, entries, most=5, **rule)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_declared_sets_are_those_of_a_plan(seed):
+    instance = _declared(Random(seed))
+    state = State(instance, SlowdownTable.of(instance))
+    table = state.predicted
+    for cell in map(tuple, np.argwhere(~np.isnan(table.slowdown)).tolist()):
+        state.see(cell, table.slowdown[cell], table.upper[cell])  # without a margin
+    book, plan = BelievedSlowdowns(state), InstanceSlowdowns(instance)
+    (kind,) = state.machines.kinds
+    offered = {
+        tuple(sorted(row))
+        for found in book.joins(kind, ())
+        for row in found.workload.tolist()
+        if not found.share.any()
+    }
+    for size in range(2, 6):
+        for workloads in combinations_with_replacement(range(3), size):
+            members = tuple((workload, NO_CAP) for workload in workloads)
+            expected, found = plan.find(kind, members), book.find(kind, members)
+            assert (expected is None, workloads in offered) == (found is None, found is not None)
+            if expected is None or found is None:
+                continue
+            assert found.slowdown == pytest.approx(expected.slowdown)
+            assert found.upper == pytest.approx(expected.upper)
+            assert found.tail == pytest.approx(expected.tail)
+            for k, tail in enumerate(expected.tail):
+                for limit in (tail * 0.999, tail * 1.001):
+                    limits = [limit if j == k else math.inf for j in range(size)]
+                    sharers = list(map(Sharer, workloads, limits))
+                    assert state.tails_kept(0, sharers) == (limit > tail)

@@ -7,6 +7,7 @@ from itertools import combinations_with_replacement, pairwise
 import numpy as np
 import pytest
 
+from dovetail.executor.simulation import Options
 from dovetail.instances._record import IDLE
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdowns.sets import set_slowdown
@@ -294,3 +295,64 @@ def test_energy_has_a_price(arrival, late, kwh):
             assert (history.outcomes[1].shared_s > 0) is saved
             ends = [5400, 5400] if arrival == 0 else [4500, 6300]
             assert finishes(history) == (ends if saved else [3600, arrival + 3600])
+
+
+def _declaring(draw):
+    """Return a world of declared slowdowns with entries of some pairs, splits and sets."""
+    names, entries, never = ("a", "b", "c", "d"), [], []
+    for size, often in ((2, 0.5), (3, 0.2), (4, 0.1)):
+        for members in combinations_with_replacement(names, size):
+            # Jobs come one after the other: a set is of use only if its parts may share.
+            forms = not any(part <= Counter(members) for part in never)
+            if draw.random() > often or not forms:
+                continue
+            of_name = dict(zip(names, draw.uniform(0.95, 1.5, 4).round(3).tolist(), strict=True))
+            slowdown = [of_name[name] for name in members]
+            figures = {"slowdown": None if draw.random() < 0.15 else slowdown}
+            never += [] if figures["slowdown"] else [Counter(members)]
+            if figures["slowdown"] and draw.random() < 0.5:
+                figures["p99"] = [value * 1.1 for value in slowdown]
+            entries.append({"pair" if size == 2 else "set": list(members), **figures})
+            if size == 2 and len({*members}) == 2 and draw.random() < 0.5:
+                entries.append({"pair": list(members), "share": [40, 60], "slowdown": slowdown})
+    rule = {"pair": float(draw.choice([1.1, 1.3])), "sets": "product"}
+    rules = {"max_jobs_per_gpu": 4, "shares": [40, 60], "assumed": rule}
+    where = world(nodes=2, gpus=2, workloads=names, memory_mib=4000.0, **rules)
+    return Instance.from_data({**where.to_data(), "slowdowns": entries})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_checker_passes_what_starts_by_a_declared_rule(seed):
+    # The pool lets the checker judge each decision, which works the declared sets out itself.
+    draw = np.random.default_rng(seed)
+    jobs = [
+        (
+            float(draw.uniform(0, 300)),
+            int(draw.choice([1, 1, 2])),
+            float(draw.uniform(20, 300)),
+            str(draw.choice(["a", "b", "c", "d"])),
+            float(draw.uniform(1.1, 3.0)) if draw.random() < 0.7 else None,
+        )
+        for _ in range(40)
+    ]
+    made = trace(*sorted(jobs, key=lambda job: job[0]))
+    made = Trace.of(
+        "mixed",
+        [
+            dataclasses.replace(job, priority="latency" if draw.random() < 0.2 else "batch")
+            for job in made.jobs
+        ],
+    )
+    where = _declaring(draw)
+    history = run(made, where, policy_named("dovetail:gpu_price=1"), Options(observe_s=10.0))
+    together = Counter(
+        sum(1 for other in history.stays if gpu in other.gpus and _meet(stay, other))
+        for stay in history.stays
+        for gpu in stay.gpus
+    )
+    assert max(together) > 2
+
+
+def _meet(stay, other):
+    """Return whether a stay begins while another lasts, itself included."""
+    return other.start_s <= stay.start_s < other.end_s
