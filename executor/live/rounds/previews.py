@@ -437,7 +437,9 @@ def _ran_uncapped(beliefs: JobBeliefs, job: LiveJob, other: LiveJob, gpu: str) -
 
 def needs_shares(beliefs: JobBeliefs, job: LiveJob) -> bool:
     """Return whether a job runs without an SM share only beside jobs it was measured with."""
-    return not beliefs.cluster.uncapped and beliefs.machine.may_share(job)
+    assumed = beliefs.cluster.assumed
+    declared = assumed is not None and assumed.pair is not None
+    return not (beliefs.cluster.uncapped or declared) and beliefs.machine.may_share(job)
 
 
 def waits_for_shares(beliefs: JobBeliefs, job: LiveJob) -> bool:

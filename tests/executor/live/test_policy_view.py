@@ -23,6 +23,7 @@ from dovetail.executor.live.rounds.deciding import (
 )
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND
 from dovetail.executor.live.rounds.policy_view import PolicyView
+from dovetail.executor.live.rounds.previews import needs_shares
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
@@ -688,6 +689,7 @@ def test_declared_slowdowns_hold_until_a_pair_is_measured():
         unknown = story.submit(workload="new", memory_mib=100.0)
         view = world_of(story, *measured, rules=rules)
         put(story, view, first, "g0")
+        assert not needs_shares(view.beliefs, second)
         why = refusal(view, [start(view, second, "g0")], {})
         assert why is None if refused is None else refused in why
         # Nothing is declared of what has no profile: nobody would see that it is wrong.
