@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
 from dovetail.advising.serving.load_curves import (
@@ -35,6 +34,9 @@ _MOST_SERVERS: Final = 2_000
 _MOST_ROUNDS: Final = 100
 _MOST_WORK: Final = 10_000
 """Sets of servers that are compared in all rounds together, after the first."""
+
+_PART: Final = 0.5
+"""Of the time left, for the numbers of servers above the least."""
 
 _CLOSE: Final = 1 - 1e-9
 
@@ -211,7 +213,8 @@ class _Planner:
     def _fleet(self, case: str) -> Fleet:
         """Return the fewest GPUs over all numbers of servers that may need fewer."""
         most = self._serving.max_servers_per_gpu
-        best = self._solved(self._least, case)
+        best = self._round(self._least, self._splits(self._least, case, self._budget), self._budget)
+        budget = self._budget.part(_PART)
         optimal, complete = best.optimal, True
         rounds = work = 0
         for more in self._increases():
@@ -224,12 +227,16 @@ class _Planner:
                 break
             if not self._worth_trying(more):
                 continue
-            splits = self._splits(more, case)
-            work += len(splits) + servers
-            if self._bound(more, splits) >= len(best.gpus):
-                continue
-            rounds += 1
-            found = self._round(more, splits)
+            try:
+                splits = self._splits(more, case, budget)
+                work += len(splits) + servers
+                if self._bound(more, splits) >= len(best.gpus):
+                    continue
+                rounds += 1
+                found = self._round(more, splits, budget)
+            except OutOfTimeError:
+                complete = False
+                break
             complete &= found.optimal
             if len(found.gpus) < len(best.gpus):
                 best, optimal = found, found.optimal
@@ -237,20 +244,26 @@ class _Planner:
 
     def _increases(self) -> Iterator[dict[str, int]]:
         """Yield numbers of servers above the least, by how many more there are in all."""
+        names = list(self._least)
+        room = [self._room(name) for name in names]
         for extra in range(1, _MOST_SERVERS):
-            for chosen in combinations_with_replacement(self._least, extra):
+            for chosen in _choices(room, extra):
                 more = dict(self._least)
-                for name in chosen:
-                    more[name] += 1
+                for k in chosen:
+                    more[names[k]] += 1
                 yield more
 
+    def _room(self, name: str) -> int:
+        """Return how many servers a model may have more: no more in all than it has clients."""
+        kind, load = self._serving.models[name].load
+        if kind == LOADS[0]:
+            return _MOST_SERVERS
+        return max(0, math.floor(load) - self._least[name])
+
     def _worth_trying(self, more: Mapping[str, int]) -> bool:
-        """Return whether each server has some load, and no equal model has had these numbers."""
+        """Return whether no equal model has had these numbers."""
         of_equals: dict[str, int] = {}
         for name, count in more.items():
-            kind, load = self._serving.models[name].load
-            if kind != LOADS[0] and count > max(load, self._least[name]):
-                return False
             equal = self._equal[name]
             if count > of_equals.get(equal, count):
                 return False
@@ -263,21 +276,18 @@ class _Planner:
         shared = sum(servers[name] for name in able)
         return sum(servers.values()) - shared + -(-shared // self._serving.max_servers_per_gpu)
 
-    def _solved(self, servers: Mapping[str, int], case: str) -> Fleet:
-        return self._round(servers, self._splits(servers, case))
-
-    def _splits(self, servers: Mapping[str, int], case: str) -> list[SharedSplit]:
+    def _splits(self, servers: Mapping[str, int], case: str, budget: Budget) -> list[SharedSplit]:
         levels = [self._level(name, count) for name, count in servers.items()]
         gpu = self._gpu
-        return list(
-            shared_splits(self._serving, gpu.model, gpu.card_mib, levels, case, self._budget)
-        )
+        return list(shared_splits(self._serving, gpu.model, gpu.card_mib, levels, case, budget))
 
-    def _round(self, servers: Mapping[str, int], splits: Sequence[SharedSplit]) -> Fleet:
+    def _round(
+        self, servers: Mapping[str, int], splits: Sequence[SharedSplit], budget: Budget
+    ) -> Fleet:
         """Solve the round of these servers, each a job with its own promise."""
         kept = {split.names: split for split in splits if split.kept}
         instance = self._instance(servers, kept)
-        result = solve(instance, "fewest", time_limit=self._budget, explain=False)
+        result = solve(instance, "fewest", time_limit=budget, explain=False)
         if len(result.plan.assignments) < sum(servers.values()):
             raise OutOfTimeError
         on: dict[str, list[tuple[str, int | None]]] = {}
@@ -334,9 +344,25 @@ class _Planner:
         return tuple(made[k] for k in start_order(levels))
 
     def _obstacles(self) -> tuple[SharedSplit, ...]:
-        splits = self._splits(self._least, "low")
+        try:
+            splits = self._splits(self._least, "low", self._budget)
+        except OutOfTimeError:
+            return ()
         found = (split for split in splits if len(split.levels) == 2 and not split.kept)
         return tuple(sorted(found, key=lambda split: (split.used, split.names)))
+
+
+def _choices(room: Sequence[int], extra: int, first: int = 0) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to choose positions from the first on, none more often than it has room."""
+    if not extra:
+        yield ()
+    for k in range(first, len(room)) if extra else ():
+        if sum(room[k:]) < extra:
+            return
+        if room[k]:
+            left = [*room[:k], room[k] - 1, *room[k + 1 :]]
+            for rest in _choices(left, extra - 1, k):
+                yield (k, *rest)
 
 
 def _add_splits(lab: InstanceBuilder, splits: Sequence[SharedSplit]) -> None:

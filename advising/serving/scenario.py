@@ -99,8 +99,9 @@ class AloneRun(Record):
 class ServedModel(Record):
     """A model, the load of all its servers together, and what it promises to each request.
 
-    A model that is ``like`` another one, such as a fine-tuned one, takes all fields from it that it
-    does not have, and measurements of the other count for it.
+    A model that is ``like`` another one, such as a fine-tuned one, takes all fields but ``serve``
+    from it that it does not have, and measurements of the other at the same kind of load count for
+    it.
     """
 
     elsewhere = MappingProxyType(
@@ -143,7 +144,8 @@ class ServedModel(Record):
             if load_of(run)[0] != self.load[0]:
                 rule = f"must be {self.load[0]}, as the load of the model"
                 raise rule_broken(f"runs[{k}]", f"{rule}, got {load_of(run)[0]}")
-            require_tails(run.p99_ms, self.p99_ms, f"runs[{k}].p99_ms")
+            promised = dict.fromkeys(self.p99_ms, "the model")
+            require_tails(run.p99_ms, promised, f"runs[{k}].p99_ms")
         return self
 
     @property
@@ -192,6 +194,10 @@ class Serving(Record):
     @model_validator(mode="after")
     def _gpus_differ(self) -> Self:
         names = [gpu.model for gpu in self.gpus]
+        costs = [gpu.cost_per_hour for gpu in self.gpus]
+        if None in costs and any(costs):
+            rule = "this field is required if another GPU model has it"
+            raise rule_broken(f"gpus[{costs.index(None)}].cost_per_hour", rule)
         for g, gpu in enumerate(self.gpus):
             if gpu.model in names[:g]:
                 rule = f"must be listed once, got {shown(gpu.model)} again"
@@ -216,14 +222,26 @@ class Serving(Record):
             if gpu is not None and all(gpu != known.model for known in self.gpus):
                 known = listed(each.model for each in self.gpus)
                 raise rule_broken(path, f"must be one of gpus ({known}), got {shown(gpu)}")
+        promised = self._promised()
         for t, run in enumerate(self.together):
             for m, name in enumerate(run.models):
                 if name not in self.models:
                     rule = f"must be one of models ({listed(self.models)}), got {shown(name)}"
                     raise rule_broken(f"together[{t}].models[{m}]", rule)
-                promised = self.models[name].p99_ms
-                require_tails(run.p99_ms[m], promised, f"together[{t}].p99_ms[{m}]")
+                if self.models[name].load[0] == LOADS[1] and run.loads[m] < 1:
+                    rule = f"must be >= 1, a number of clients, got {run.loads[m]:g}"
+                    raise rule_broken(f"together[{t}].loads[{m}]", rule)
+                require_tails(
+                    run.p99_ms[m], promised[self.kind(name)], f"together[{t}].p99_ms[{m}]"
+                )
         return self
+
+    def _promised(self) -> dict[str, dict[str, str]]:
+        """Return, by the model whose measurements count, which model promises each latency."""
+        found: dict[str, dict[str, str]] = {}
+        for name, model in self.models.items():
+            found.setdefault(self.kind(name), {}).update(dict.fromkeys(model.p99_ms, name))
+        return found
 
     def _named_gpus(self) -> Iterator[tuple[str, str | None]]:
         """Yield the path and the GPU of every run."""
@@ -234,8 +252,9 @@ class Serving(Record):
             yield f"together[{t}].gpu", together.gpu
 
     def kind(self, name: str) -> str:
-        """Return the model whose measurements count for a model."""
-        return self.models[name].like or name
+        """Return the model whose measurements count for a model: one with the same kind of load."""
+        like = self.models[name].like or name
+        return like if self.models[like].load[0] == self.models[name].load[0] else name
 
     def on(self, gpu: str, run: AloneRun | TogetherRun) -> bool:
         """Return whether a run was on a GPU model."""
@@ -251,11 +270,11 @@ def load_of(record: AloneRun | ServedModel) -> tuple[str, float]:
     return given[0]
 
 
-def require_tails(given: Mapping[str, float], promised: Mapping[str, float], path: str) -> None:
-    """Refuse a run that does not tell all promised latencies."""
-    for tail in promised:
+def require_tails(given: Mapping[str, float], promised: Mapping[str, str], path: str) -> None:
+    """Refuse a run that does not tell all latencies, each promised by a model."""
+    for tail, name in promised.items():
         if tail not in given:
-            raise rule_broken(f"{path}.{tail}", "this field is required: the model promises it")
+            raise rule_broken(f"{path}.{tail}", f"this field is required: {name} promises it")
 
 
 def is_serving(path: str) -> bool:
@@ -305,10 +324,10 @@ _RIVALS: Final = (LOADS, ("memory_mib", "gpu_memory_utilization"))
 
 
 def _without_rivals(other: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of another model, less those of which the model has a rival."""
+    """Return the fields of another model, less its weights and rivals of what the model has."""
     gone = {
         field for rivals in _RIVALS if any(name in model for name in rivals) for field in rivals
-    }
+    } | {"serve"}
     return {name: value for name, value in other.items() if name not in gone}
 
 

@@ -13,7 +13,13 @@ from dovetail.instances.files import read_data
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-_TAILS: Final = ("ttft", "tpot", "itl", "e2el")
+_TAILS: Final = {
+    "ttft": ("p99_ttft_ms",),
+    "tpot": ("p99_tpot_ms",),
+    "itl": ("p99_itl_ms",),
+    "e2el": ("p99_e2el_ms", "p99_e2e_latency_ms"),
+}
+"""The names of each latency in results, of vLLM and of SGLang."""
 
 
 def result_data(path: Path) -> dict[str, object]:
@@ -30,17 +36,17 @@ def result_data(path: Path) -> dict[str, object]:
     data, source = read_data(path), source_name(path)
     if not isinstance(data, dict):
         raise InputError("must be a result of vllm bench serve --save-result", "", source)
-    tails = {tail: data[f"p99_{tail}_ms"] for tail in _TAILS if f"p99_{tail}_ms" in data}
-    if not tails:
+    fields = {tail: name for tail, names in _TAILS.items() for name in names if name in data}
+    if not fields:
         rule = "must have p99_ttft_ms or another 99th percentile (--metric-percentiles 99)"
         raise InputError(rule, "", source)
-    for tail, value in tails.items():
-        if not _is_number(value) or value <= 0:
-            raise InputError(f"must be > 0, got {shown(value)}", f"p99_{tail}_ms", source)
+    for name in fields.values():
+        if not _is_number(data[name]) or data[name] <= 0:
+            raise InputError(f"must be > 0, got {shown(data[name])}", name, source)
     if failed := data.get("failed"):
         rule = "must be a run in which no request failed"
         raise InputError(f"{rule}, got {shown(failed)}", "failed", source)
-    return {**_load(data, source), "p99_ms": tails}
+    return {**_load(data, source), "p99_ms": {tail: data[name] for tail, name in fields.items()}}
 
 
 def _load(data: dict[object, object], source: str) -> dict[str, object]:
@@ -48,6 +54,9 @@ def _load(data: dict[object, object], source: str) -> dict[str, object]:
     if isinstance(rate, str) and rate.lower() in ("inf", "infinity"):
         rate = math.inf
     if _is_number(rate) and 0 < rate < math.inf:
+        if clients is not None:
+            rule = "must not be given with a finite request_rate: requests that wait to be sent are"
+            raise InputError(f"{rule} not timed, got {shown(clients)}", "max_concurrency", source)
         return {"requests_per_s": float(rate)}
     if _is_number(clients) and clients > 0:
         return {"concurrency": float(clients)}

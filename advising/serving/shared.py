@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement, permutations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from dovetail.advising.serving.load_curves import Floats, LoadCurve
 from dovetail.advising.serving.scenario import ServedModel, Serving, TogetherRun
 from dovetail.advising.sharing import CONFIDENCE, RESERVE_MIB, SPLITS
-from dovetail.formulations.budget import Budget, require_room
+from dovetail.formulations.budget import Budget
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.kernels import KernelsPredictor
 
@@ -27,8 +28,13 @@ _SPLITS: Final[Mapping[int, tuple[tuple[int, ...], ...]]] = {
 }
 """The SM shares that are compared, in per cent, by the number of servers."""
 
-_BYTES: Final = 400
-"""Of each split of each combination, in all arrays."""
+MOST_SETS: Final = 200_000
+"""Sets of as many servers that may be compared."""
+
+_SETS_AT_ONCE: Final = 10_000
+
+_CLOSE: Final = 1e-9
+"""Loads that differ by no more than this part are equal."""
 
 
 class ServerLevel(NamedTuple):
@@ -141,8 +147,9 @@ def shared_splits(
     """Yield the best split of every combination of servers that fits on a GPU.
 
     A split at which measured latencies keep all promises under loads as high or higher is taken
-    before any estimate. A split at which a promise was broken under loads as low or lower is not
-    taken.
+    before any estimate, unless one was broken there under loads as low or lower. An estimate is not
+    taken at a split that gives a server that broke its promise no more SMs than it had, and its
+    co-runners no fewer.
 
     Raises
     ------
@@ -150,46 +157,51 @@ def shared_splits(
         When the budget is spent.
     """
     law = _Law(levels, case)
+    members: list[tuple[int, ...]] = [(k,) for k in range(len(levels))]
     for size in range(2, serving.max_servers_per_gpu + 1):
-        budget.check()
+        members = _fitting(members, levels, card_mib, budget)
         splits = np.array(_SPLITS[size], np.int64)
-        combos = [
-            combo
-            for combo in combinations_with_replacement(range(len(levels)), size)
-            if _enough(combo, levels) and fit_together([levels[k] for k in combo], card_mib)
-        ]
-        if not combos:
-            continue
-        require_room(_BYTES * len(combos) * len(splits), f"{len(combos):,} sets of servers")
-        members = np.array(combos, np.int64)
-        slowdowns = law.slowdowns(members, splits)
-        promise = np.array([level.promise for level in levels])
-        used = (slowdowns / promise[members][:, np.newaxis, :]).max(axis=2)
-        best = used.argmin(axis=1)
         measured = _Measured(serving, gpu, size)
-        for row, combo in enumerate(combos):
-            own = tuple(levels[k] for k in combo)
-            if measured.tells_of(own) and (found := measured.best(own)) is not None:
-                yield found
-                continue
-            broken = measured.broken(own) if measured.tells_of(own) else ()
-            k = _best_unbroken(used[row], splits, broken) if broken else int(best[row])
-            part = float("inf") if tuple(splits[k].tolist()) in broken else float(used[row, k])
-            yield SharedSplit(
-                own, tuple(splits[k].tolist()), tuple(slowdowns[row, k].tolist()), None, part
-            )
+        for start in range(0, len(members), _SETS_AT_ONCE):
+            budget.check()
+            combos = members[start : start + _SETS_AT_ONCE]
+            slowdowns = law.slowdowns(np.array(combos, np.int64), splits)
+            promise = np.array([level.promise for level in levels])[np.array(combos, np.int64)]
+            used = (slowdowns / promise[:, np.newaxis, :]).max(axis=2)
+            for row, combo in enumerate(combos):
+                own = tuple(levels[k] for k in combo)
+                if measured.tells_of(own):
+                    if (found := measured.best(own)) is not None:
+                        yield found
+                        continue
+                    used[row, measured.forbidden(own, splits)] = np.inf
+                k = int(used[row].argmin())
+                slowdown = tuple(slowdowns[row, k].tolist())
+                yield SharedSplit(
+                    own, tuple(splits[k].tolist()), slowdown, None, float(used[row, k])
+                )
 
 
-def _best_unbroken(
-    used: Floats, splits: NDArray[np.int64], broken: Collection[tuple[int, ...]]
-) -> int:
-    """Return the split that uses the least part of the promises, of those not seen to break one."""
-    out = np.array([tuple(shares) in broken for shares in splits.tolist()])
-    return int(np.argmin(np.where(out, np.inf, used)))
-
-
-def _enough(combo: Sequence[int], levels: Sequence[ServerLevel]) -> bool:
-    return all(combo.count(k) <= levels[k].servers for k in set(combo))
+def _fitting(
+    fewer: Sequence[tuple[int, ...]],
+    levels: Sequence[ServerLevel],
+    card_mib: float,
+    budget: Budget,
+) -> list[tuple[int, ...]]:
+    """Return the sets of servers that fit on a card, with one server more than those that do."""
+    found: list[tuple[int, ...]] = []
+    for chosen in fewer:
+        budget.check()
+        for k in range(chosen[-1], len(levels)):
+            combo = (*chosen, k)
+            if combo.count(k) <= levels[k].servers and fit_together(
+                [levels[k] for k in combo], card_mib
+            ):
+                found.append(combo)
+        if len(found) > MOST_SETS:
+            rule = f"at most {MOST_SETS:,} sets of servers are compared, got more"
+            raise UnsupportedError(f"{rule}: lower max_servers_per_gpu")
+    return found
 
 
 class _Law:
@@ -222,12 +234,24 @@ class _Law:
 
 
 class _Seen(NamedTuple):
-    """A measurement of the servers of a combination, in their order."""
+    """A measurement of the servers of a combination, in their order.
+
+    ``used`` are the parts of their promises.
+    """
 
     shares: tuple[int, ...]
     slowdown: tuple[float, ...]
     latencies: tuple[dict[str, float], ...]
-    used: float
+    used: tuple[float, ...]
+
+    def forbids(self, shares: Sequence[int]) -> bool:
+        """Return whether one broke its promise with no fewer SMs beside others with no more."""
+        less = [a <= b for a, b in zip(shares, self.shares, strict=True)]
+        more = [a >= b for a, b in zip(shares, self.shares, strict=True)]
+        return any(
+            part > 1 and less[k] and all(more[:k] + more[k + 1 :])
+            for k, part in enumerate(self.used)
+        )
 
 
 class _Measured:
@@ -248,17 +272,31 @@ class _Measured:
         return tuple(sorted(self._kind(level.name) for level in levels))
 
     def best(self, levels: tuple[ServerLevel, ...]) -> SharedSplit | None:
-        """Return the best split at which all promises were kept under loads as high or higher."""
-        found = [seen for seen in self._seen(levels, heavier=True) if seen.used <= 1]
+        """Return the best split at which all promises were kept under loads as high or higher.
+
+        One at which a promise was broken under loads as low or lower is left out.
+        """
+        broken = {seen.shares for seen in self._broken(levels)}
+        found = [
+            seen
+            for seen in self._seen(levels, heavier=True)
+            if max(seen.used) <= 1 and seen.shares not in broken
+        ]
         if not found:
             return None
-        best = min(found, key=lambda seen: seen.used)
-        return SharedSplit(levels, best.shares, best.slowdown, best.latencies, best.used)
+        best = min(found, key=lambda seen: max(seen.used))
+        return SharedSplit(levels, best.shares, best.slowdown, best.latencies, max(best.used))
 
-    def broken(self, levels: Sequence[ServerLevel]) -> frozenset[tuple[int, ...]]:
-        """Return the splits at which a promise was broken under loads as low or lower."""
-        seen = self._seen(levels, heavier=False)
-        return frozenset(each.shares for each in seen if each.used > 1)
+    def forbidden(
+        self, levels: Sequence[ServerLevel], splits: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return at which splits a measurement shows that a promise would be broken."""
+        broken = self._broken(levels)
+        return np.array([any(seen.forbids(row) for seen in broken) for row in splits.tolist()])
+
+    def _broken(self, levels: Sequence[ServerLevel]) -> list[_Seen]:
+        """Return the measurements in which a promise was broken under loads as low or lower."""
+        return [seen for seen in self._seen(levels, heavier=False) if max(seen.used) > 1]
 
     def _seen(self, levels: Sequence[ServerLevel], heavier: bool) -> Iterator[_Seen]:
         """Yield the measurements at loads not below those of the servers, or not above them."""
@@ -270,8 +308,12 @@ class _Measured:
                     continue
                 loads = [run.loads[k] for k in order]
                 pairs = zip(loads, levels, strict=True)
-                if all(a >= b.load if heavier else a <= b.load for a, b in pairs):
+                if all(_at_least(*((a, b.load) if heavier else (b.load, a))) for a, b in pairs):
                     yield _seen_of(run, order, levels)
+
+
+def _at_least(load: float, other: float) -> bool:
+    return load >= other * (1 - _CLOSE)
 
 
 def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLevel]) -> _Seen:
@@ -288,4 +330,4 @@ def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLeve
         worst[seat] = max(part * level.promise, worst.get(seat, 1.0))
     seats = zip(levels, shares, strict=True)
     slowdown = tuple(worst[level.name, share] for level, share in seats)
-    return _Seen(shares, slowdown, tuple(latencies), max(parts))
+    return _Seen(shares, slowdown, tuple(latencies), tuple(parts))

@@ -128,7 +128,7 @@ class ServingWords:
         fit = (
             f"{servers} fit on {gpus:,} {gpu.model}"
             if gpus < fleet.servers
-            else (f"{servers} need a GPU each, {gpus:,} {gpu.model}")
+            else f"{servers} {'needs' if gpus == 1 else 'need'} a GPU each, {gpus:,} {gpu.model}"
         )
         measured = all(seat.measured for seats in fleet.gpus for seat in seats)
         kept = "all promises kept " + ("as measured" if measured else "by the bounds of slowdowns")
@@ -195,9 +195,9 @@ class ServingWords:
         model = seat.level.model
         if model.gpu_memory_utilization is None and model.serve is None:
             return f"{variables}... (its command; it needs {gib(seat.level.memory_mib)} GiB)"
-        part = math.floor(100 * self._fraction(seat) + 1e-9) / 100
+        part = math.floor(1e4 * self._fraction(seat) + 1e-9) / 1e4
         name = model.serve or "MODEL"
-        return f"{variables}vllm serve {name} --gpu-memory-utilization {part:.2f}"
+        return f"{variables}vllm serve {name} --gpu-memory-utilization {part:g}"
 
     def _fraction(self, seat: ServerSeat) -> float:
         given = seat.level.model.gpu_memory_utilization
@@ -206,11 +206,13 @@ class ServingWords:
     def settings_of(self, seat: ServerSeat, seats: Sequence[ServerSeat]) -> dict[str, str]:
         """Return what schedulers take for a server on a GPU with others.
 
-        What is free on the card is divided in proportion to what each server needs.
+        What is free on the card is divided in proportion to what each server needs at its peak. No
+        limit is below that: the one that starts first may use what the next ones need later.
         """
         card = self.plan.gpu.card_mib
-        needed = sum(each.level.memory_mib for each in seats)
-        limit = seat.level.memory_mib * (card - RESERVE_MIB) / max(needed, 1.0)
+        peak = seat.level.memory_mib + seat.level.startup_mib
+        peaks = sum(each.level.memory_mib + each.level.startup_mib for each in seats)
+        limit = peak * max(1.0, (card - RESERVE_MIB) / max(peaks, 1.0))
         found = settings(seat.share, limit, card, 1, service=False)
         return {each.system: each.text for each in found}
 
@@ -380,9 +382,11 @@ def _pair_text(seats: Sequence[ServerSeat]) -> str:
     return " with ".join(told)
 
 
-def _cost_of(plan: ServingPlan) -> tuple[float, int]:
-    gpus = len(plan.fleets["low"].gpus)
-    return (plan.gpu.cost_per_hour or 1.0) * gpus, gpus
+def _cost_of(plan: ServingPlan) -> tuple[bool, float, int]:
+    """Return whether GPUs are missing, the cost, and the GPUs."""
+    gpus, there = len(plan.fleets["low"].gpus), plan.gpu.count
+    missing = there is not None and there < gpus
+    return missing, (plan.gpu.cost_per_hour or 1.0) * gpus, gpus
 
 
 def _finite(latencies: Mapping[str, float]) -> dict[str, float | None]:

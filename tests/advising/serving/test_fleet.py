@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -96,18 +97,19 @@ def fewest(data, most_extra):
     def may(a, x, b, y):
         if models[a]["memory_mib"] + models[b]["memory_mib"] > CARD - RESERVE:
             return False
+        seen = False
         for run in data["together"]:
             for i, j in ((0, 1), (1, 0)):
                 if [run["models"][i], run["models"][j]] != [a, b]:
                     continue
-                fits = run["loads"][i] >= x and run["loads"][j] >= y
                 kept = all(
                     run["p99_ms"][k]["e2el"] <= models[name]["p99_ms"]["e2el"]
                     for k, name in ((i, a), (j, b))
                 )
-                if fits and kept:
-                    return True
-        return False
+                if not kept and run["loads"][i] <= x and run["loads"][j] <= y:
+                    return False
+                seen |= kept and run["loads"][i] >= x and run["loads"][j] >= y
+        return seen
 
     best = math.inf
     for more in product(range(most_extra + 1), repeat=len(models)):
@@ -192,7 +194,8 @@ def test_latencies_on_shared_gpus_are_the_slowdown_times_those_alone(plan):
     for one, other in pairs:
         for seat, beside in ((one, other), (other, one)):
             own, its = (models[s["model"]]["runs"][0]["gpu_util"] for s in (seat, beside))
-            expected = 20 * at_caps(own, its, seat["share"], beside["share"], worst=False)
+            shares = (seat["share"], beside["share"])
+            expected = 20 * at_caps((own, its), shares, worst=False)[0]
             assert seat["p99_ms"]["tpot"] == pytest.approx(expected, abs=0.002)
             assert seat["basis"] == "estimate"
 
@@ -251,6 +254,107 @@ def test_a_measurement_at_a_lower_load_proves_nothing_and_a_broken_one_forbids(p
     }
     (seats,) = plan({**idle, "together": [broken]})["plans"][0]["sharing"]["low"]["layout"]
     assert [seat["share"] for seat in seats] != split
+
+
+def test_a_split_that_was_once_broken_is_not_taken_as_measured(plan):
+    data = tiny()
+    again = copy.deepcopy(data["together"][0])
+    again["loads"] = [4.0, 4.0]
+    again["p99_ms"][0]["ttft"] = 501.0
+    data["together"].append(again)
+    assert plan(data)["plans"][0]["sharing"]["low"]["gpus"] == 2
+
+
+@pytest.mark.parametrize(("share", "least"), [([40, 60], 50), ([60, 40], 70), ([70, 30], 101)])
+def test_a_server_that_broke_its_promise_gets_more_sms(plan, share, least):
+    data = tiny(together=[])
+    for model in data["models"].values():
+        model["runs"] = [
+            {"requests_per_s": r, "p99_ms": {"ttft": 9.0, "tpot": 9.0}, "gpu_util": 0.02}
+            for r in (4.0, 40.0)
+        ]
+    tails = [{"ttft": 501.0, "tpot": 9.0}, {"ttft": 9.0, "tpot": 9.0}]
+    data["together"] = [{"models": ["a", "b"], "share": share, "loads": [4, 4], "p99_ms": tails}]
+    layout = plan(data)["plans"][0]["sharing"]["low"]["layout"]
+    if least > 100:
+        assert len(layout) == 2
+    else:
+        (seats,) = layout
+        assert next(seat["share"] for seat in seats if seat["model"] == "a") >= least
+
+
+def test_loads_that_differ_by_a_rounding_error_are_those_measured(plan):
+    data = tiny()
+    del data["models"]["b"]
+    model = data["models"]["a"]
+    model["requests_per_s"] = 2.1  # of which a third is 0.7000000000000001
+    model["runs"][0]["requests_per_s"] = 0.7
+    run = {**data["together"][0], "models": ["a", "a"], "share": [50, 50], "loads": [0.7, 0.7]}
+    data["together"] = [run]
+    found = plan(data)["plans"][0]["sharing"]["low"]
+    assert (found["gpus"], found["servers"]) == (2, 3)
+
+
+def test_measurements_of_another_kind_of_load_do_not_count(plan):
+    data = tiny()
+    run = {**data["together"][0], "models": ["a", "a"], "share": [50, 50], "loads": [4.0, 4.0]}
+    alone = {"concurrency": 3.0, "p99_ms": {"ttft": 400.0, "tpot": 49.0}}
+    data["models"]["b"] = {"like": "a", "concurrency": 3.0, "runs": [alone]}
+    data["together"] = [run]
+    assert plan(data)["plans"][0]["sharing"]["low"]["gpus"] == 2
+
+
+@pytest.mark.parametrize("clients", [1.0, 2.0])
+def test_models_that_cannot_be_divided_end_the_search(plan, clients):
+    run = {"concurrency": clients, "p99_ms": {"e2el": 40.0}}
+    model = {"concurrency": clients, "p99_ms": {"e2el": 41.0}, "memory_mib": 9e3, "runs": [run]}
+    models = {f"m{k}": model for k in range(24)}
+    found = plan({"gpus": [{"model": "A100-80GB"}], "models": models})["plans"][0]
+    assert found["sharing"]["low"]["gpus"] == 24
+    assert found["sharing"]["low"]["proven"] == (clients == 1.0)
+
+
+def test_too_many_sets_of_servers_are_refused(tmp_path, capsys):
+    data = tiny(max_servers_per_gpu=4, together=[])
+    data["models"] = {f"m{k}": {**data["models"]["a"], "memory_mib": 100.0} for k in range(60)}
+    path = tmp_path / "serving.json"
+    path.write_text(json.dumps({"format": "dovetail-serving/1", "name": "made up", **data}))
+    assert main(["advise", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "at most 200,000 sets of servers are compared, got more: lower max_servers" in line
+
+
+def test_a_server_may_use_what_it_needs_while_it_starts(plan):
+    data = tiny()
+    data["models"]["a"]["startup_mib"] = 20_000.0
+    (seats,) = plan(data)["plans"][0]["sharing"]["low"]["layout"]
+    first, second = (
+        int(seat["settings"]["HAMi"].split("gpumem: ")[1].split(",")[0]) for seat in seats
+    )
+    assert first >= 50_000
+    assert second >= 30_000
+    assert first + second <= CARD - RESERVE
+
+
+def test_the_flag_of_vllm_is_not_rounded_away(plan):
+    data = tiny()
+    data["models"]["a"].update(memory_mib=400.0, serve="meta/a")
+    (seats,) = plan(data)["plans"][0]["sharing"]["low"]["layout"]
+    command = next(seat["command"] for seat in seats if seat["model"] == "a")
+    assert command.endswith("vllm serve meta/a --gpu-memory-utilization 0.0048")
+
+
+def test_a_gpu_model_of_which_there_are_enough_comes_before_a_cheaper_one(plan):
+    data = tiny(together=[])
+    data["gpus"] = [
+        {"model": "A100-80GB", "cost_per_hour": 1.0, "count": 1},
+        {"model": "H200", "cost_per_hour": 3.0, "count": 2},
+    ]
+    for model in data["models"].values():
+        model["runs"] = [{**model["runs"][0], "gpu": gpu} for gpu in ("A100-80GB", "H200")]
+    found = plan(data)
+    assert found["gpu_model"] == "H200"
+    assert found["proof"].endswith("proven.")
 
 
 def test_servers_start_when_their_peaks_fit(plan):

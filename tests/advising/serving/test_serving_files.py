@@ -129,7 +129,14 @@ TOGETHER = ("together", 0)
         ((*TOGETHER, "share"), [60, 50], "together[0].share: must sum to at most 100, got 110"),
         ((*TOGETHER, "share"), [60], "together[0].share: must have 2 items, got 1"),
         ((*TOGETHER, "p99_ms", 1), {"ttft": 3},
-         "together[0].p99_ms[1].e2el: this field is required: the model promises it"),
+         "together[0].p99_ms[1].e2el: this field is required: code promises it"),
+        (("models", "chat-2"), {"like": "chat", "p99_ms": {"itl": 9},
+                                "runs": [{"requests_per_s": 4, "p99_ms": {"itl": 3}}]},
+         "together[0].p99_ms[0].itl: this field is required: chat-2 promises it"),
+        ((*TOGETHER, "loads"), [4, 0.5],
+         "together[0].loads[1]: must be >= 1, a number of clients, got 0.5"),
+        (("gpus",), [{"model": "A100-80GB", "cost_per_hour": 2}, {"model": "H200"}],
+         "gpus[1].cost_per_hour: this field is required if another GPU model has it"),
         ((*RUN, "file"), "no.json", "dovetail: no.json: cannot be read: no such file or directory"),
         ((*RUN, "file"), 3, "models.chat.runs[0].file: must be the name of a file, got 3"),
         (("models", "chat", "requests_per_s"), 1e12,
@@ -186,6 +193,30 @@ def test_results_of_vllm_are_read(advise):
     assert chat["p99_ms"] == {"ttft": 90.5, "tpot": 17.0}
 
 
+def test_a_result_of_sglang_tells_the_latency_of_whole_requests(advise):
+    def change(data):
+        with_file(data)
+        data["models"]["chat"]["p99_ms"] = {"e2el": 900}
+
+    status, out, _ = advise(change, "--json", result={**RESULT, "p99_e2e_latency_ms": 812.5})
+    assert status == 0
+    assert "812.5" in out
+
+
+def test_a_model_that_is_like_another_one_is_not_served_as_it(advise):
+    def change(data):
+        data["models"]["chat-2"] = {"like": "chat"}
+
+    status, out, _ = advise(change, "--json")
+    assert status == 0
+    seats = [
+        seat for gpu in json.loads(out)["plans"][0]["sharing"]["low"]["layout"] for seat in gpu
+    ]
+    command = {seat["model"]: seat["command"] for seat in seats}
+    assert "vllm serve meta/chat " in command["chat"]
+    assert "vllm serve MODEL " in command["chat-2"]
+
+
 def test_a_result_without_a_rate_is_a_closed_loop(advise):
     def change(data):
         with_file(data)
@@ -206,6 +237,9 @@ def test_a_result_without_a_rate_is_a_closed_loop(advise):
         ({"p99_ttft_ms": None}, "r.json: p99_ttft_ms: must be > 0, got null"),
         ({"p99_ttft_ms": -1}, "r.json: p99_ttft_ms: must be > 0, got -1"),
         ({"failed": 3}, "r.json: failed: must be a run in which no request failed, got 3"),
+        ({"max_concurrency": 8},
+         "r.json: max_concurrency: must not be given with a finite request_rate: requests that "
+         "wait to be sent are not timed, got 8"),
         ({"request_rate": "inf"},
          "r.json: request_rate: must be a finite rate, or max_concurrency must be given, got inf"),
         ({"request_rate": True},
@@ -250,7 +284,7 @@ def test_what_to_type_in_fits_the_card(advise):
     assert status == 0
     (seats,) = json.loads(out)["plans"][0]["sharing"]["low"]["layout"]
     assert [seat["command"] for seat in seats] == [
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60 vllm serve meta/chat --gpu-memory-utilization 0.50",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60 vllm serve meta/chat --gpu-memory-utilization 0.5",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 ... (its command; it needs 19.5 GiB)",
     ]
     assert [seat["basis"] for seat in seats] == ["measured", "measured"]
