@@ -213,7 +213,13 @@ class _Planner:
     def _fleet(self, case: str) -> Fleet:
         """Return the fewest GPUs over all numbers of servers that may need fewer."""
         most = self._serving.max_servers_per_gpu
-        best = self._round(self._least, self._splits(self._least, case, self._budget), self._budget)
+        try:
+            splits = self._splits(self._least, case, self._budget)
+        except OutOfTimeError:
+            splits = []
+        best = self._round(self._least, splits, self._budget)
+        if not splits and self._budget.left_s <= 0:
+            return Fleet(best.gpus, best.instance, False, False)
         budget = self._budget.part(_PART)
         optimal, complete = best.optimal, True
         rounds = work = 0
@@ -288,16 +294,16 @@ class _Planner:
         kept = {split.names: split for split in splits if split.kept}
         instance = self._instance(servers, kept)
         result = solve(instance, "fewest", time_limit=budget, explain=False)
-        if len(result.plan.assignments) < sum(servers.values()):
-            raise OutOfTimeError
-        on: dict[str, list[tuple[str, int | None]]] = {}
+        on: dict[str, list[str]] = {}
         for row in result.plan.assignments:
-            (share,) = row.shares
-            on.setdefault(row.gpus[0], []).append((row.job, share if share != "idle" else None))
+            on.setdefault(row.gpus[0], []).append(row.job)
         owner = {job.id: job.workload for job in instance.jobs}
-        made = [self._seated(seats, owner, servers, kept) for seats in on.values()]
+        placed = {job for jobs in on.values() for job in jobs}
+        # When time is up, what has no place yet gets a GPU to itself: there is one for each.
+        alone = [[job] for job in owner if job not in placed]
+        made = [self._seated(jobs, owner, servers, kept) for jobs in (*on.values(), *alone)]
         made.sort(key=lambda seats: (-len(seats), [seat.name for seat in seats]))
-        return Fleet(tuple(made), instance, result.status == "optimal", False)
+        return Fleet(tuple(made), instance, result.status == "optimal" and not alone, False)
 
     def _instance(
         self, servers: Mapping[str, int], kept: Mapping[tuple[str, ...], SharedSplit]
@@ -321,23 +327,23 @@ class _Planner:
 
     def _seated(
         self,
-        seats: Sequence[tuple[str, int | None]],
+        jobs: Sequence[str],
         owner: Mapping[str, str],
         servers: Mapping[str, int],
         kept: Mapping[tuple[str, ...], SharedSplit],
     ) -> tuple[ServerSeat, ...]:
         """Return the servers on a GPU with their latencies, in the order of starting."""
         place = {name: k for k, name in enumerate(servers)}
-        chosen = sorted(seats, key=lambda seat: (place[owner[seat[0]]], seat[0]))
-        levels = [self._level(owner[job], servers[owner[job]]) for job, _ in chosen]
+        chosen = sorted(jobs, key=lambda job: (place[owner[job]], job))
+        levels = [self._level(owner[job], servers[owner[job]]) for job in chosen]
         if len(chosen) == 1:
             (level,) = levels
             alone = level.latencies(1.0)
-            return (ServerSeat(chosen[0][0], level, 100, alone, True),)
+            return (ServerSeat(chosen[0], level, 100, alone, True),)
         split = kept[tuple(level.name for level in levels)]
         made = [
             ServerSeat(job, level, share, latencies, split.measured_ms is not None)
-            for (job, _), level, share, latencies in zip(
+            for job, level, share, latencies in zip(
                 chosen, levels, split.shares, split.latencies, strict=True
             )
         ]

@@ -9,12 +9,12 @@ co-runners is::
 
 With a number of clients that each wait for their answer before they ask again (a closed loop), the
 load does not depend on the clock, and the latency is ``s * T(clients)``. No model of queues or of
-batches is needed: the curve T is measured. It holds for slowdowns that are equal at all loads; a
-bound of the slowdown gives a bound of the latency.
+batches is needed: the curve T is measured. The slowdown is that while the server works; a bound of
+it gives a bound of the latency.
 
-Between measured loads T is interpolated linearly after taking the running maximum. Latencies are
-convex in the load (they bend upwards), so this is not too low. Below the least measured load the
-latency there counts, above the largest one nothing is promised.
+Between measured loads T is interpolated linearly after taking the running maximum. That is not too
+low if the latency bends upwards between two runs, as queues make it do. Below the least measured
+load the latency there counts, above the largest one nothing is promised.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ _TRUST: Final = (
     "A server that is slowed by a factor does everything in that many times as long. So its "
     "latencies at a rate of requests are those measured alone at that many times the rate, times "
     "the factor. Nothing else is assumed of queues and batches, but that latencies rise with the "
-    "load and bend upwards between the measured loads.",
+    "load, and bend upwards between two measured loads.",
     "A split at which the servers were measured together, under loads as high or higher, comes "
     "before any estimate. Where a promise was broken under loads as low, the split is not taken.",
-    "The case low takes the upper bounds of the slowdowns, for co-runners as busy as their own "
-    "promises allow. The case likely takes the slowdowns to be expected. The plan on this page is "
-    "that of the case low.",
+    "The case low takes bounds of the slowdowns: with half of the SMs, prefill may take twice as "
+    "long, and the co-runners work at the same time. The case likely takes the slowdowns to be "
+    "expected. The plan on this page is that of the case low.",
     "Slowdowns that were not measured follow from a law that was fitted on one H200. No server of "
     "a language model was among its workloads: measure a pair before you promise its latencies.",
     "SM shares (MPS) are limits, and some shares compute wrong with some versions of cuBLAS: check "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +62,7 @@ Clients = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1, le=1e9)
 """A number of clients of a closed loop."""
 
 _START: Final = 65_536
+_STAMP: Final = re.compile(rb"""format["']?\s*:\s*["']?dovetail-serving/""")
 
 
 class ServingGpu(Record):
@@ -282,7 +284,7 @@ def is_serving(path: str) -> bool:
     if path == "-":
         return False
     with opened(path) as file:
-        return b"dovetail-serving/" in file.read(_START)
+        return _STAMP.search(file.read(_START)) is not None
 
 
 def read_serving(path: str) -> Serving:

@@ -21,6 +21,9 @@ _TAILS: Final = {
 }
 """The names of each latency in results, of vLLM and of SGLang."""
 
+_LEAST_KEPT: Final = 0.8
+"""The part of the requests that a server must keep up with; short runs end with a rest."""
+
 
 def result_data(path: Path) -> dict[str, object]:
     """Return the load and the latencies of a result, with the field names of a run.
@@ -57,6 +60,10 @@ def _load(data: dict[object, object], source: str) -> dict[str, object]:
         if clients is not None:
             rule = "must not be given with a finite request_rate: requests that wait to be sent are"
             raise InputError(f"{rule} not timed, got {shown(clients)}", "max_concurrency", source)
+        got = data.get("request_throughput")
+        if _is_number(got) and got < _LEAST_KEPT * rate:
+            rule = f"must be near request_rate ({rate:g}), or latencies grow with the run"
+            raise InputError(f"{rule}, got {got:g}", "request_throughput", source)
         return {"requests_per_s": float(rate)}
     if _is_number(clients) and clients > 0:
         return {"concurrency": float(clients)}

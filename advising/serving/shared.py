@@ -18,8 +18,8 @@ from dovetail.instances.instance import Workload
 from dovetail.predictors.kernels import KernelsPredictor
 
 SERVER_CASES: Final = ("low", "likely")
-"""The cases, by what sharing saves: bounds of the slowdowns at the loads that are promised for, and
-the slowdowns to be expected at the loads as they are."""
+"""The cases, by what sharing saves: bounds of the slowdowns while all servers of a GPU work, and
+the slowdowns to be expected beside co-runners at their load."""
 
 _SPLITS: Final[Mapping[int, tuple[tuple[int, ...], ...]]] = {
     2: SPLITS,
@@ -205,32 +205,72 @@ def _fitting(
 
 
 class _Law:
-    """The law of MPS for servers in a case."""
+    """The law of MPS for the latencies of servers in a case.
+
+    A latency grows by the slowdown while the server works: that it is idle at other times helps its
+    throughput, and no request. In the case likely, the server is as active as alone while it works,
+    and its co-runners are as active as they are on average. In the case low, it takes ``1 / share``
+    times as long with a share of the SMs, as prefill may, which uses all of them, and its
+    co-runners work at the same time.
+    """
 
     def __init__(self, levels: Sequence[ServerLevel], case: str) -> None:
         self._low = case == "low"
-        self._workloads = {str(k): self._workload(level) for k, level in enumerate(levels)}
+        beside = [_working(level) if self._low else _on_average(level) for level in levels]
+        own = [_AT_WORST] * len(levels) if self._low else [_working(level) for level in levels]
+        self._workloads = {str(k): workload for k, workload in enumerate((*beside, *own))}
+        self._count = len(levels)
         self._law = KernelsPredictor(confidence=CONFIDENCE)
-
-    def _workload(self, level: ServerLevel) -> Workload:
-        """Return a server as a workload.
-
-        Slowed by no more than its promise allows, a server at a rate of requests is as busy as
-        alone at that many times the rate. Without figures it is busy all the time.
-        """
-        dilated = level.promise if self._low and level.curve.open_loop else 1.0
-        activity = level.curve.activity_at(level.load * dilated)
-        if not activity.keys() & {"gpu_util", "sm_active"}:
-            activity["gpu_util"] = 1.0
-        return Workload.from_data({"memory_mib": 0.0, "metrics": activity})
 
     def slowdowns(self, members: NDArray[np.int64], splits: NDArray[np.int64]) -> Floats:
         """Return the slowdowns of all combinations at all splits, (combinations, splits, k)."""
         count, size = members.shape
-        rows = np.repeat(members, len(splits), axis=0)
-        found = self._law.predict(self._workloads, rows, np.tile(splits, (count, 1)))
-        low = found.upper if self._low and found.upper is not None else found.slowdown
-        return np.asarray(low, np.float64).reshape(count, len(splits), size)
+        rows, shares = np.repeat(members, len(splits), axis=0), np.tile(splits, (count, 1))
+        own = [self._of(rows, shares, k) for k in range(size)]
+        return np.stack(own, axis=1).reshape(count, len(splits), size)
+
+    def _of(self, rows: NDArray[np.int64], shares: NDArray[np.int64], k: int) -> Floats:
+        """Return the slowdown of one server of each row."""
+        of_one = rows.copy()
+        of_one[:, k] += self._count
+        found = self._law.predict(self._workloads, of_one, shares)
+        all_of = found.upper if self._low and found.upper is not None else found.slowdown
+        return np.asarray(all_of[:, k], np.float64)
+
+
+def _on_average(level: ServerLevel) -> Workload:
+    """Return a server as a workload with its activity at its load, busy all the time if unknown."""
+    activity = level.curve.activity_at(level.load)
+    return _workload(activity if activity.keys() & {"gpu_util", "sm_active"} else _BUSY)
+
+
+def _working(level: ServerLevel) -> Workload:
+    """Return a server as a workload that works all the time.
+
+    Its activity then is that at its load, for the part of the time in which it works; if that part
+    is unknown, the activity at the largest measured load.
+    """
+    activity = level.curve.activity_at(level.load)
+    working = activity.get("gpu_util")
+    if working:
+        return _workload({name: min(1.0, of / working) for name, of in activity.items()})
+    return _workload(level.curve.activity_at(float(level.curve.loads[-1])) | _BUSY)
+
+
+def _workload(activity: Mapping[str, float]) -> Workload:
+    return Workload.from_data({"memory_mib": 0.0, "metrics": dict(activity)})
+
+
+_BUSY: Final = {"gpu_util": 1.0}
+
+_AT_WORST: Final = Workload.from_data(
+    {
+        "memory_mib": 0.0,
+        "metrics": {"gpu_util": 1.0, "sm_active": 1.0, "dram_active": 0.0},
+        "throughput": {share: share / 100 for share in range(1, 101)},
+    }
+)
+"""A server that takes ``1 / share`` times as long with a share of the SMs."""
 
 
 class _Seen(NamedTuple):

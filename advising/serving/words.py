@@ -34,8 +34,8 @@ _ESTIMATES: Final = (
     "a language model was among its workloads. Measure a pair before you promise its latencies."
 )
 _ONE_BY_ONE: Final = (
-    "Start the servers of a GPU in this order, each when the last one answers: vLLM counts the "
-    "memory that others take while it starts as its own."
+    "Start the servers of a GPU in this order, each after the previous one answers: vLLM counts "
+    "the memory that others take while it starts as its own."
 )
 
 
@@ -130,16 +130,25 @@ class ServingWords:
             if gpus < fleet.servers
             else f"{servers} {'needs' if gpus == 1 else 'need'} a GPU each, {gpus:,} {gpu.model}"
         )
-        measured = all(seat.measured for seats in fleet.gpus for seat in seats)
-        kept = "all promises kept " + ("as measured" if measured else "by the bounds of slowdowns")
+        kept = f"all promises kept by {self._evidence()}"
         most = self.serving.max_servers_per_gpu
         if fleet.complete:
-            proof = f"no fewer are possible with up to {most} on a GPU for these numbers, proven."
+            proof = (
+                f"no fewer are possible with up to {most} on a GPU at the splits compared, proven."
+            )
         elif fleet.optimal:
-            proof = "no fewer are possible for these numbers of servers, proven; others may do."
+            proof = (
+                "no fewer are possible for these servers, proven; with more servers they may be."
+            )
         else:
             proof = "fewer may be possible, the search has ended early."
         return f"{fit}, with {kept}: {proof} {self._missing()}".rstrip()
+
+    def _evidence(self) -> str:
+        shared = [seat for seats in self.fleet.gpus if len(seats) > 1 for seat in seats]
+        if not shared:
+            return "the runs alone"
+        return "measurements" if all(seat.measured for seat in shared) else "bounds of slowdowns"
 
     def _missing(self) -> str:
         there, gpus = self.plan.gpu.count, len(self.fleet.gpus)
@@ -158,7 +167,7 @@ class ServingWords:
             TableColumn("load", right=True),
             TableColumn("SMs %", right=True),
             TableColumn("GiB", right=True),
-            TableColumn("p99 ms of promised ms"),
+            TableColumn("p99 (ms) of the promise"),
             TableColumn("basis"),
         )
         rows = self.layout_rows()
@@ -219,7 +228,7 @@ class ServingWords:
     def _others(self) -> Iterator[RenderableType]:
         obstacles = self.obstacles()
         if obstacles:
-            yield title("may not share, at the best split (bounds)")
+            yield title("pairs that cannot share (best split, by bounds)")
             yield named_lines(obstacles)
         to_measure = self.to_measure()
         if to_measure:
@@ -341,7 +350,7 @@ class ServingWords:
                         seat.level.model.load[0]: seat.level.load,
                         "share": seat.share,
                         "memory_mib": round(seat.level.memory_mib, 1),
-                        "slowdown_promised": round(seat.level.promise, 4),
+                        "slowdown_allowed": round(seat.level.promise, 4),
                         "p99_ms": _finite(seat.latencies),
                         "p99_ms_promised": dict(seat.level.model.p99_ms),
                         "basis": basis_text(seat, len(seats) > 1, case),

@@ -242,6 +242,9 @@ def test_a_result_without_a_rate_is_a_closed_loop(advise):
          "wait to be sent are not timed, got 8"),
         ({"request_rate": "inf"},
          "r.json: request_rate: must be a finite rate, or max_concurrency must be given, got inf"),
+        ({"request_throughput": 3.1},
+         "r.json: request_throughput: must be near request_rate (4), or latencies grow with the "
+         "run, got 3.1"),
         ({"request_rate": True},
          "r.json: request_rate: must be a finite rate, or max_concurrency must be given, got true"),
     ],
