@@ -86,7 +86,7 @@ class Moment(NamedTuple):
         return self.gpus == self.bounds
 
 
-class _Entry(NamedTuple):
+class _MomentEntry(NamedTuple):
     """Kinds that may share a GPU, their shares and slowdowns."""
 
     kinds: Members
@@ -94,22 +94,22 @@ class _Entry(NamedTuple):
     slowdowns: tuple[float, ...]
 
 
-class _Sets(NamedTuple):
+class _ListedSets(NamedTuple):
     """Sets of three and more that are listed, and pairs that tables lack.
 
     Attributes
     ----------
-    entries : list of _Entry
+    entries : list of _MomentEntry
         The sets.
     complete : bool
         Whether these are all, besides pairs of tables; if not, those pairs do not count.
-    best : list of _Entry
+    best : list of _MomentEntry
         The sets of the packing that needs the fewest GPUs.
     """
 
-    entries: list[_Entry]
+    entries: list[_MomentEntry]
     complete: bool
-    best: list[_Entry]
+    best: list[_MomentEntry]
 
 
 def busiest(
@@ -246,7 +246,7 @@ class _Solved(NamedTuple):
     def _planned(
         cls,
         moment: _Case,
-        entries: Sequence[_Entry],
+        entries: Sequence[_MomentEntry],
         budget: Budget,
         solver: str,
         complete: bool,
@@ -272,7 +272,7 @@ def _part(budget: Budget) -> Budget:
     return budget.part(min(0.25, _SEARCH_S / left)) if left > 0 else budget
 
 
-class _PairArrays(NamedTuple):
+class _MomentPairs(NamedTuple):
     """Pairs of kinds, with their shares and slowdowns, shape (pairs, 2)."""
 
     kinds: Ints
@@ -280,7 +280,7 @@ class _PairArrays(NamedTuple):
     slowdowns: Floats
 
 
-def _table_pairs(moment: _Case) -> _PairArrays:
+def _table_pairs(moment: _Case) -> _MomentPairs:
     """Return the pairs of the tables."""
     present, pairs = moment.present, moment.pairs
     may = np.triu(pairs.allowed[np.ix_(present, present)])
@@ -288,27 +288,27 @@ def _table_pairs(moment: _Case) -> _PairArrays:
     first, second = (present[each] for each in np.nonzero(may))
     slowdowns = np.stack([pairs.slowdown[first, second], pairs.slowdown[second, first]], axis=1)
     shares = np.array(SPLITS)[pairs.split[first, second]]
-    return _PairArrays(np.stack([first, second], axis=1), shares, slowdowns.astype(np.float64))
+    return _MomentPairs(np.stack([first, second], axis=1), shares, slowdowns.astype(np.float64))
 
 
-def _pair_arrays(entries: Sequence[_Entry]) -> _PairArrays:
+def _pair_arrays(entries: Sequence[_MomentEntry]) -> _MomentPairs:
     columns = (np.array([each[k] for each in entries]).reshape(-1, 2) for k in range(3))
     kinds, shares, slowdowns = columns
-    return _PairArrays(kinds.astype(np.int64), shares.astype(np.int64), slowdowns)
+    return _MomentPairs(kinds.astype(np.int64), shares.astype(np.int64), slowdowns)
 
 
-def _sets_of(moment: _Case, budget: Budget) -> _Sets:
+def _sets_of(moment: _Case, budget: Budget) -> _ListedSets:
     """Return all sets that may share if they are few, else those of good packings."""
     best, packed = _packings(moment, budget)
     room = _MOST_LISTED - len(_table_pairs(moment).kinds)
     listed = _all_sets(moment, room, budget) if room > 0 else None
-    return _Sets(packed, False, best) if listed is None else _Sets(listed, True, best)
+    return _ListedSets(packed, False, best) if listed is None else _ListedSets(listed, True, best)
 
 
-def _all_sets(moment: _Case, room: int, budget: Budget) -> list[_Entry] | None:
+def _all_sets(moment: _Case, room: int, budget: Budget) -> list[_MomentEntry] | None:
     """Return all sets that may share and are no pairs of the tables; None if there are too many."""
     choices = list(moment.choices())
-    found: list[_Entry] = []
+    found: list[_MomentEntry] = []
     for pool in np.unique(moment.pool[moment.present]).tolist():
         own = moment.able[moment.present] & (moment.pool[moment.present] == pool)
         kinds, counts = moment.present[own], moment.counts[own]
@@ -345,7 +345,9 @@ def _grown(sets: Ints, mib: Floats, counts: Ints, free_mib: Floats, room: int) -
     return None if len(grown) > 4 * room else grown
 
 
-def _judged(moment: _Case, kinds: Ints, choices: Sequence[Ints], size: int) -> Iterator[_Entry]:
+def _judged(
+    moment: _Case, kinds: Ints, choices: Sequence[Ints], size: int
+) -> Iterator[_MomentEntry]:
     """Yield the sets that may share, each at the first shares that let it."""
     if moment.case == CASES.index("low"):
         service = moment.work.service[kinds]
@@ -362,18 +364,18 @@ def _judged(moment: _Case, kinds: Ints, choices: Sequence[Ints], size: int) -> I
         for each in zip(
             kinds[rows].tolist(), given[rows].tolist(), slowdowns[within].tolist(), strict=True
         ):
-            yield _Entry(*map(tuple, each))
+            yield _MomentEntry(*map(tuple, each))
         kinds = np.delete(kinds, rows, axis=0)
 
 
-def _packings(moment: _Case, budget: Budget) -> tuple[list[_Entry], list[_Entry]]:
+def _packings(moment: _Case, budget: Budget) -> tuple[list[_MomentEntry], list[_MomentEntry]]:
     """Return the sets of the best packing, and of all that were tried."""
     draw = random.Random(0)
     able = moment.kinds[moment.able[moment.kinds]].tolist()
     by_memory = sorted(able, key=lambda kind: (-moment.mib[kind], kind))
     orders = [by_memory, by_memory[::-1], *(draw.sample(able, len(able)) for _ in range(_ORDERS))]
-    every: dict[Members, _Entry] = {}
-    best: list[_Entry] = []
+    every: dict[Members, _MomentEntry] = {}
+    best: list[_MomentEntry] = []
     saved = -1
     choices = [np.where(moment.able, 100 // size, 0) for size in range(2, moment.most + 1)]
     for shares in (*choices, *moment.choices()):
@@ -382,7 +384,7 @@ def _packings(moment: _Case, budget: Budget) -> tuple[list[_Entry], list[_Entry]
             budget.check()
             packing = _packed(moment, sets, [kind for kind in order if shares[kind]])
             entries = [
-                _Entry(one, tuple(shares[list(one)].tolist()), sets.slowdowns(one))
+                _MomentEntry(one, tuple(shares[list(one)].tolist()), sets.slowdowns(one))
                 for one in packing
                 if len(one) > 1
             ]
@@ -420,7 +422,7 @@ def _packed(moment: _Case, sets: SharingSets, order: Sequence[int]) -> Counter[M
 
 
 def _instance(
-    moment: _Case, entries: Sequence[_Entry], with_tables: bool
+    moment: _Case, entries: Sequence[_MomentEntry], with_tables: bool
 ) -> tuple[Instance, dict[str, int]]:
     """Return the moment as an instance, and the kind of each of its jobs."""
     work, name_of = moment.work, _names(moment)
@@ -461,7 +463,7 @@ def _instance(
     return instance.replace(slowdowns=Slowdowns.joined([instance.slowdowns, *of_pairs])), kind_of
 
 
-def _as_slowdowns(pairs: _PairArrays, moment: _Case, instance: Instance) -> Slowdowns:
+def _as_slowdowns(pairs: _MomentPairs, moment: _Case, instance: Instance) -> Slowdowns:
     return Slowdowns.of_pairs(
         tuple(instance.workloads),
         np.searchsorted(moment.present, pairs.kinds),

@@ -101,7 +101,7 @@ def replay(
     able = has_partner(work, tables[case].allowed)
     choices = cap_choices(able, limit, most, [table.law for table in tables[: case + 1]])
     sets = (
-        _Sets(SharingSets(work, case, tables[case].law, shares, limit, most), work, case)
+        _ReplaySets(SharingSets(work, case, tables[case].law, shares, limit, most), work, case)
         for shares in choices
     )
     found = [_Replay(work, way, budget).run() for ways in (pairs, sets) for way in ways]
@@ -114,12 +114,12 @@ def _pair_ways(
     tables: Sequence[KindPairs],
     limit: float,
     budget: Budget,
-) -> Iterator[_Pairs]:
+) -> Iterator[_ReplayPairs]:
     """Yield which kinds may share and which have a cap from their start, each choice once."""
     halves = np.full(len(work.gpus), 50)
     alone, beside = tables[case].law.alone(halves), tables[case].slowdown
     none = np.zeros_like(tables[case].allowed)
-    yield _Pairs(none, np.zeros(len(work.gpus), np.bool_), beside, alone, budget)
+    yield _ReplayPairs(none, np.zeros(len(work.gpus), np.bool_), beside, alone, budget)
     seen = set()
     for table in tables[: case + 1]:
         allowed, feared = table.allowed & tables[case].allowed, table.law.alone(halves)
@@ -130,7 +130,7 @@ def _pair_ways(
             key = capped.tobytes(), allowed[np.ix_(capped, capped)].tobytes()
             if capped.any() and key not in seen:
                 seen.add(key)
-                yield _Pairs(allowed, capped, beside, alone, budget)
+                yield _ReplayPairs(allowed, capped, beside, alone, budget)
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +147,7 @@ class _ReplayedJob:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _ReplayPlace:
     """One or several GPUs that jobs hold together, and since when these jobs do."""
 
     gpus: int
@@ -169,14 +169,14 @@ class _Way(Protocol):
     def slowdowns(self, members: Members) -> Iterable[float]:
         """Return the slowdown of each job of a set, or of one alone at its share."""
 
-    def before(self, place: _Place) -> None:
+    def before(self, place: _ReplayPlace) -> None:
         """Hear of a place whose jobs will change."""
 
-    def after(self, place: _Place) -> None:
+    def after(self, place: _ReplayPlace) -> None:
         """Hear of a place whose jobs have changed; some are left."""
 
 
-class _Pairs:
+class _ReplayPairs:
     """Two jobs share at halves; those that start together are matched."""
 
     def __init__(
@@ -191,7 +191,7 @@ class _Pairs:
         self._both = np.where(allowed, beside + beside.T, np.inf)
         self._alone: list[float] = alone.tolist()
         self._budget = budget
-        self._single: dict[int, dict[int, _Place]] = defaultdict(dict)
+        self._single: dict[int, dict[int, _ReplayPlace]] = defaultdict(dict)
 
     @property
     def shares(self) -> Ints:
@@ -203,11 +203,11 @@ class _Pairs:
         a, b = members
         return float(self._beside[a, b]), float(self._beside[b, a])
 
-    def before(self, place: _Place) -> None:
+    def before(self, place: _ReplayPlace) -> None:
         if len(place.jobs) == 1:
             del self._single[place.gpus][place.jobs[0].job]
 
-    def after(self, place: _Place) -> None:
+    def after(self, place: _ReplayPlace) -> None:
         if len(place.jobs) == 1:
             self._single[place.gpus][place.jobs[0].job] = place
 
@@ -227,7 +227,7 @@ class _Pairs:
                 if mates[k] > k:
                     replayed.place(jobs[mates[k]], gpus, place)
 
-    def _best(self, run: _ReplayedJob, single: Sequence[_Place]) -> _Place | None:
+    def _best(self, run: _ReplayedJob, single: Sequence[_ReplayPlace]) -> _ReplayPlace | None:
         """Return the place of the running job beside which both are slowed least."""
         if not single:
             return None
@@ -236,14 +236,14 @@ class _Pairs:
         return single[best] if both[best] < np.inf else None
 
 
-class _Sets:
+class _ReplaySets:
     """Any number of jobs share with caps of their kinds."""
 
     def __init__(self, sets: SharingSets, work: Work, case: int) -> None:
         self._sets = sets
         self._pool: list[int] = pools_of(work).tolist()
         self._mib: list[float] = np.nan_to_num(work.memory_mib[case]).tolist()
-        self._open: dict[int, dict[Members, dict[int, _Place]]] = defaultdict(dict)
+        self._open: dict[int, dict[Members, dict[int, _ReplayPlace]]] = defaultdict(dict)
 
     @property
     def shares(self) -> Ints:
@@ -252,14 +252,14 @@ class _Sets:
     def slowdowns(self, members: Members) -> Iterable[float]:
         return self._sets.slowdowns(members)
 
-    def before(self, place: _Place) -> None:
+    def before(self, place: _ReplayPlace) -> None:
         of_pool = self._open[self._pool[place.members[0]]]
         same = of_pool[place.members]
         del same[id(place)]
         if not same:
             del of_pool[place.members]
 
-    def after(self, place: _Place) -> None:
+    def after(self, place: _ReplayPlace) -> None:
         of_pool = self._open[self._pool[place.members[0]]]
         of_pool.setdefault(place.members, {})[id(place)] = place
 
@@ -267,7 +267,7 @@ class _Sets:
         for run in sorted(jobs, key=lambda each: (-self._mib[each.kind], each.job)):
             replayed.place(run, gpus, self._best(run.kind))
 
-    def _best(self, kind: int) -> _Place | None:
+    def _best(self, kind: int) -> _ReplayPlace | None:
         """Return the place where a job adds least to the sum of slowdowns."""
         of_pool = self._open[self._pool[kind]]
         found, least = None, (np.inf, np.inf)
@@ -288,7 +288,7 @@ class _Replay:
         self._work, self._way, self._budget = work, way, budget
         self._capped = way.shares[work.kind] > 0
         self._ends: list[tuple[float, int, int, _ReplayedJob]] = []
-        self._place_of: dict[int, _Place] = {}
+        self._place_of: dict[int, _ReplayPlace] = {}
         self._in_use = 0
         self._changes: list[tuple[float, int]] = []
         self._hours = self._weighted = self._held = 0.0
@@ -341,16 +341,18 @@ class _Replay:
         for gpus, fresh in by_gpus.items():
             self._way.start(fresh, gpus, self)
 
-    def place(self, run: _ReplayedJob, gpus: int, place: _Place | None = None) -> _Place:
+    def place(
+        self, run: _ReplayedJob, gpus: int, place: _ReplayPlace | None = None
+    ) -> _ReplayPlace:
         """Let a job start beside others, or on idle GPUs, and return its place."""
         if place is None:
-            place = _Place(gpus)
+            place = _ReplayPlace(gpus)
             self._use(gpus)
         self._place_of[run.job] = place
         self._change(place, [*place.jobs, run])
         return place
 
-    def _change(self, place: _Place, jobs: list[_ReplayedJob]) -> None:
+    def _change(self, place: _ReplayPlace, jobs: list[_ReplayedJob]) -> None:
         """Let other jobs hold a place from now on."""
         if place.jobs:
             self._way.before(place)

@@ -24,7 +24,7 @@ Members = tuple[int, ...]
 """The kinds of the jobs on a GPU, in order."""
 
 
-class Together(NamedTuple):
+class JoinedKinds(NamedTuple):
     """A set of jobs that may share a GPU.
 
     Attributes
@@ -126,7 +126,7 @@ class SharingSets:
             shares > 0, law.alone(np.maximum(shares, 1)), 1.0
         ).tolist()
         self._found: dict[Members, tuple[float, ...]] = {}
-        self._joined: dict[tuple[Members, int], Together | None] = {}
+        self._joined: dict[tuple[Members, int], JoinedKinds | None] = {}
 
     def slowdowns(self, members: Members) -> tuple[float, ...]:
         """Return the slowdown of each job of a set, or of one alone at its share."""
@@ -136,7 +136,7 @@ class SharingSets:
             self._ask([members])
         return self._found[members]
 
-    def joined(self, sets: Sequence[Members], kind: int) -> list[Together | None]:
+    def joined(self, sets: Sequence[Members], kind: int) -> list[JoinedKinds | None]:
         """Return each set with a job more; None if that may not share.
 
         Parameters
@@ -168,11 +168,11 @@ class SharingSets:
             and self.free_mib(members) >= 0
         )
 
-    def _judged(self, members: Members) -> Together | None:
+    def _judged(self, members: Members) -> JoinedKinds | None:
         slowdowns = self._found.get(members)
         if slowdowns is None or not max(slowdowns) <= self._limit or not self._fits(members):
             return None
-        return Together(members, sum(slowdowns), self.free_mib(members))
+        return JoinedKinds(members, sum(slowdowns), self.free_mib(members))
 
     def _ask(self, sets: Sequence[Members]) -> None:
         by_size = defaultdict(list)

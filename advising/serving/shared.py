@@ -156,12 +156,12 @@ def shared_splits(
     OutOfTimeError
         When the budget is spent.
     """
-    law = _Law(levels, case)
+    law = _ServerLaw(levels, case)
     members: list[tuple[int, ...]] = [(k,) for k in range(len(levels))]
     for size in range(2, serving.max_servers_per_gpu + 1):
         members = _fitting(members, levels, card_mib, budget)
         splits = np.array(_SPLITS[size], np.int64)
-        measured = _Measured(serving, gpu, size)
+        measured = _MeasuredServers(serving, gpu, size)
         for start in range(0, len(members), _SETS_AT_ONCE):
             budget.check()
             combos = members[start : start + _SETS_AT_ONCE]
@@ -204,7 +204,7 @@ def _fitting(
     return found
 
 
-class _Law:
+class _ServerLaw:
     """The law of MPS for the latencies of servers in a case.
 
     A latency grows by the slowdown while the server works: that it is idle at other times helps its
@@ -273,7 +273,7 @@ _AT_WORST: Final = Workload.from_data(
 """A server that takes ``1 / share`` times as long with a share of the SMs."""
 
 
-class _Seen(NamedTuple):
+class _SeenTogether(NamedTuple):
     """A measurement of the servers of a combination, in their order.
 
     ``used`` are the parts of their promises.
@@ -294,7 +294,7 @@ class _Seen(NamedTuple):
         )
 
 
-class _Measured:
+class _MeasuredServers:
     """The measurements of so many servers together on a GPU."""
 
     def __init__(self, serving: Serving, gpu: str, size: int) -> None:
@@ -334,11 +334,11 @@ class _Measured:
         broken = self._broken(levels)
         return np.array([any(seen.forbids(row) for seen in broken) for row in splits.tolist()])
 
-    def _broken(self, levels: Sequence[ServerLevel]) -> list[_Seen]:
+    def _broken(self, levels: Sequence[ServerLevel]) -> list[_SeenTogether]:
         """Return the measurements in which a promise was broken under loads as low or lower."""
         return [seen for seen in self._seen(levels, heavier=False) if max(seen.used) > 1]
 
-    def _seen(self, levels: Sequence[ServerLevel], heavier: bool) -> Iterator[_Seen]:
+    def _seen(self, levels: Sequence[ServerLevel], heavier: bool) -> Iterator[_SeenTogether]:
         """Yield the measurements at loads not below those of the servers, or not above them."""
         kinds = [self._kind(level.name) for level in levels]
         for run in self._runs.get(self._key(levels), ()):
@@ -356,7 +356,9 @@ def _at_least(load: float, other: float) -> bool:
     return load >= other * (1 - _CLOSE)
 
 
-def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLevel]) -> _Seen:
+def _seen_of(
+    run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLevel]
+) -> _SeenTogether:
     latencies, parts = [], []
     for k, level in zip(order, levels, strict=True):
         promised = level.model.p99_ms
@@ -370,4 +372,4 @@ def _seen_of(run: TogetherRun, order: Sequence[int], levels: Sequence[ServerLeve
         worst[seat] = max(part * level.promise, worst.get(seat, 1.0))
     seats = zip(levels, shares, strict=True)
     slowdown = tuple(worst[level.name, share] for level, share in seats)
-    return _Seen(shares, slowdown, tuple(latencies), tuple(parts))
+    return _SeenTogether(shares, slowdown, tuple(latencies), tuple(parts))

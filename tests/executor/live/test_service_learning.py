@@ -110,7 +110,8 @@ def test_what_is_declared_lets_jobs_share_until_it_is_measured(tmp_path):
         said = Repository(tmp_path / "repository.db").data_set().measurements[0].slowdown
         assert sorted(said) == pytest.approx([1.2, 1.4], rel=0.2)
         seen = service.api.job(second)
-        assert (seen.predicted, seen.upper) == (1.1, 1.1)
+        # The bound is that of the measurement as soon as this is used.
+        assert seen.predicted == 1.1 <= seen.upper
         assert seen.predicted_by == "assumed by the service's administrator"
 
         def measured():

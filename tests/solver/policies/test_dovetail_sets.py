@@ -17,7 +17,7 @@ from dovetail.solver.policies import beliefs, policy_named
 from dovetail.solver.policies.beliefs import BelievedSlowdowns
 from dovetail.solver.policies.state import State
 from tests.executor.simulation.worlds import finishes, run, trace, world
-from tests.formulations.members import coded, find
+from tests.formulations.members import coded, find, on
 
 NAMES = ("a", "b", "c", "d")
 PAIRS = [
@@ -35,7 +35,7 @@ def _book(**cluster):
 
 
 def _joins(book, held):
-    return book.joins("V100", coded(book, held))
+    return book.joins(on("V100"), coded(book, held))
 
 
 def _figures(book):
