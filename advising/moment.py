@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from dovetail.advising.matched import matched
 from dovetail.advising.sets import Members, SharingSets, cap_choices, pools_of
 from dovetail.advising.sharing import (
     RESERVE_MIB,
@@ -231,7 +232,7 @@ class _Solved(NamedTuple):
     def of(cls, moment: _Case, budget: Budget) -> _Solved:
         """Return the fewest GPUs."""
         if moment.most == 2:
-            return cls._planned(moment, [], budget, "auto", complete=True)
+            return cls._paired(moment, budget)
         sets = _sets_of(moment, budget)
         packed = cls._planned(moment, sets.best, budget, "auto", complete=False)
         if packed.gpus == packed.bound and not sets.complete:
@@ -241,6 +242,24 @@ class _Solved(NamedTuple):
         if packed.gpus < found.gpus:
             return packed._replace(bound=min(packed.gpus, max(packed.bound, found.bound)))
         return found
+
+    @classmethod
+    def _paired(cls, moment: _Case, budget: Budget) -> _Solved:
+        """Match jobs on equally many GPUs in pairs."""
+        table, held = moment.pairs, moment.work.gpus
+        gpus = bound = 0
+        mates: Counter[tuple[Members, tuple[int, ...]]] = Counter()
+        for size in np.unique(held[moment.kinds]).tolist():
+            kinds = moment.kinds[held[moment.kinds] == size]
+            found = matched(kinds, len(kinds), table.allowed, table.slowdown, budget)
+            own = np.flatnonzero(found.mate > np.arange(len(kinds)))
+            gpus += size * (len(kinds) - len(own))
+            bound += size * (len(kinds) - found.most_pairs)
+            both = np.sort(np.stack([kinds[own], kinds[found.mate[own]]], axis=1), axis=1)
+            for a, b in both.tolist():
+                mates[(a, b), SPLITS[int(table.split[a, b])]] += size
+        instance, _ = _instance(moment, [], True)
+        return cls(gpus, min(bound, gpus), instance, dict(mates))
 
     @classmethod
     def _planned(

@@ -218,7 +218,8 @@ class _ReplayPairs:
             return
         of = [*(run.kind for run in jobs), *(place.jobs[0].kind for place in single)]
         kinds = np.array(of, np.int64)
-        mates = matched(kinds, len(jobs), self._allowed, self._beside, self._budget).tolist()
+        found = matched(kinds, len(jobs), self._allowed, self._beside, self._budget)
+        mates = found.mate.tolist()
         for k, run in enumerate(jobs):
             if mates[k] >= len(jobs):
                 replayed.place(run, gpus, single[mates[k] - len(jobs)])
