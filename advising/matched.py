@@ -2,9 +2,8 @@
 
 A replay asks this at every moment at which several jobs start, thousands of times, with jobs that
 may only be matched if one of them is new. So it calls the engine of pairs directly, without an
-instance and a check. So does the busiest moment in pairs: jobs on several GPUs share all of them
-with one other job here, which the core's rounds do not ask, and thousands of such gangs take the
-core's integer programs minutes.
+instance and a check. So does the busiest moment in pairs: thousands of jobs on several GPUs take
+the core's integer programs minutes, and a matching of those on equally many GPUs seconds.
 """
 
 from __future__ import annotations

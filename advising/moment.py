@@ -2,8 +2,9 @@
 
 All jobs of the moment wait, and as many GPUs are free as they held. A job has the limit of the
 owners as its gSLA, and entries say which jobs may share and at which shares. So the objective
-``fewest`` of any exact solver gives the number, the checker confirms it, and a user can plan the
-same moment again. Jobs on several GPUs are gangs that share all of their GPUs or none.
+``fewest`` of any exact solver gives the number, and a user can plan the same moment again. In
+pairs, a matching gives it sooner; sets of three and more are planned and checked. Jobs on several
+GPUs are gangs that share all of their GPUs or none.
 
 Pairs have the best of some splits. Three and more jobs have equal shares, 100 per cent divided by
 their number and rounded down, or the shares that a replay would give them
