@@ -279,7 +279,7 @@ class ServingWords:
             found.append(_ESTIMATES)
         known = self._activity().items()
         busy = [name for name, of in known if not of & {"gpu_util", "sm_active"}]
-        if busy and any(not seat.measured for seat in shared):
+        if busy and (self.plan.obstacles or any(not seat.measured for seat in shared)):
             found.append(
                 f"Taken to keep a GPU busy all the time, as no run tells its activity: "
                 f"{enumerated(busy[:_MOST_NAMED])}. Add sm_active and dram_active (DCGM fields "
