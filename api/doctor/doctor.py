@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dovetail.executor.doctor.diagnosis import Diagnosis, Preflight
+    from dovetail.executor.doctor.finding import Finding
     from dovetail.executor.doctor.shares import ShareRow, ShareTable
 
 DOCTOR: Final = Command(
@@ -30,6 +31,7 @@ DOCTOR: Final = Command(
         option("--directory DIR", "the service's directory (default: that of serve)"),
         option("--socket PATH", "the service's socket (default: that of serve)"),
         option("--listen HOST:PORT", "see whether the service could listen there", host_and_port),
+        option("--fix", "print the commands that fix what was found, and run none of them"),
     ),
 )
 
@@ -56,7 +58,10 @@ def doctor(options: Namespace) -> int:
     from dovetail.executor.doctor.diagnosis import diagnose
 
     diagnosis = diagnose(preflight(options))
-    print_either(options, _plain(diagnosis), lambda: view(diagnosis))
+    if options.fix and not options.json:
+        print("\n".join(script(diagnosis.findings)))
+    else:
+        print_either(options, _plain(diagnosis), lambda: view(diagnosis))
     return int(diagnosis.usable)
 
 
@@ -89,6 +94,36 @@ def view(diagnosis: Diagnosis) -> RenderableType:
             made.add_row(styled(*_MARKS[finding.level]), styled(finding.title, ""), line)
     shares = (part for one in diagnosis.shares for part in _shares_view(one))
     return stacked(made, "", *shares, styled(diagnosis.usable.text, "bold"))
+
+
+def script(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the lines of a shell script that fixes findings, by part of the machine.
+
+    Findings that no command fixes are comments at the end.
+    """
+    fixed = [one for one in findings if one.fix]
+    by_hand = [one for one in findings if not one.fix and one.level in ("lacking", "broken")]
+    if not fixed and not by_hand:
+        yield "# nothing to fix"
+    for part, some in groupby(fixed, lambda one: one.part):
+        yield f"# == {_HEADINGS[part]} =="
+        written = set[tuple[str, ...]]()
+        for one in some:
+            yield _comment(one)
+            if one.fix not in written:
+                yield from one.fix
+            written.add(one.fix)
+        yield ""
+    if by_hand:
+        yield "# == By hand: no command fixes these =="
+        yield from map(_comment, by_hand)
+
+
+def _comment(one: Finding) -> str:
+    """Return a finding as one line of comment, whatever its text contains."""
+    words = f"{one.id} {one.gpu}".rstrip()
+    text = f"# {words} ({_MARKS[one.level][0]}): {one.text} -> {one.remedy}"
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _shares_view(one: ShareTable) -> Iterator[RenderableType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +18,18 @@ from dovetail.executor.doctor import (
     service,
     shares,
 )
+from dovetail.executor.doctor.commands import command
 from dovetail.executor.doctor.driver import Driver, DriverFiles
-from dovetail.executor.doctor.finding import PARTS, Finding, Severity, Usable, broken
+from dovetail.executor.doctor.finding import (
+    PARTS,
+    Finding,
+    Severity,
+    Usable,
+    broken,
+    shares_are_measured,
+)
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
+from dovetail.executor.gpus.python_libraries import Libraries, NoPythonError
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import every_mps
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
@@ -92,6 +102,7 @@ def diagnose(
     libraries, running = jobs_python.asked(what.python), tuple(every_mps())
     splits, unread = shares.evidence_in(what.directory)
     hook = Path(HOOK_DIRECTORY)
+    measure = _measuring(what, libraries) if used else ()
     base = _findings(
         ("machine.system", machine.system()),
         ("machine.user", machine.user()),
@@ -116,15 +127,15 @@ def diagnose(
     )
     above = _findings(
         ("mps.control", mps.control(version)),
-        ("mps.server", mps.server()),
+        ("mps.server", mps.server(version)),
         ("mps.directory", mps.directory(what.mps_directory)),
         ("mps.ours", mps.ours(what.mps_directory, running, serving=pid is not None)),
         ("mps.others", mps.others(what.mps_directory, running)),
         ("jobs.python", jobs_python.interpreter(what.python, libraries)),
         ("jobs.torch", jobs_python.torch(libraries, state)),
-        ("jobs.cublas", jobs_python.cublas(libraries)),
+        ("jobs.cublas", jobs_python.cublas(libraries, measure)),
         ("shares.evidence", unread),
-        ("shares.allowed", shares.allowed(splits, used, version)),
+        ("shares.allowed", shares.allowed(splits, used, version, measure)),
         ("shares.python", shares.python(what.python, libraries) if used else None),
     )
     added = (
@@ -141,6 +152,14 @@ def diagnose(
         tuple(table for table in tables if table.rows),
         usable if sound and used else Usable.NOT,
     )
+
+
+def _measuring(what: Preflight, found: Libraries | NoPythonError) -> tuple[str, ...]:
+    """Return the command that measures SM shares, if the jobs' Python can."""
+    if isinstance(found, NoPythonError) or found.cuda is None or not shares_are_measured():
+        return ()
+    places = ("--python", what.python, "--directory", what.directory)
+    return (command(sys.executable, "-m", "dovetail", "doctor", "--splits", *places),)
 
 
 def _order(finding: Finding) -> int:
@@ -175,7 +194,7 @@ def _of_gpu(nvml: Nvml, gpu: NvmlGpu, manager: MpsManager) -> tuple[Finding, ...
     return _findings(
         ("gpu.model", gpus.model(gpu)),
         ("gpu.compute-mode", gpus.compute_mode(gpu)),
-        ("gpu.memory", gpus.memory(nvml.memory_health(gpu.uuid))),
+        ("gpu.memory", gpus.memory(nvml.memory_health(gpu.uuid), gpu)),
         ("gpu.profiling", gpus.profiling(nvml, gpu)),
         ("gpu.mps-of-others", gpus.mps_of_others(manager.foreign(gpu.uuid))),
         ("gpu.strangers", gpus.strangers(nvml, gpu)),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import grp
 import os
+import platform
+import pwd
 import re
 import stat
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from dovetail.executor.doctor.commands import as_root, pip, pip_install
 from dovetail.executor.doctor.finding import Finding, Severity, broken, note
 from dovetail.executor.doctor.machine import container
 from dovetail.executor.gpus.nvml import NvmlError
@@ -22,11 +26,12 @@ _XID: Final = re.compile(r"NVRM: (Xid \(PCI:[0-9a-fA-F:.]+\): \d+)")
 
 _WITHOUT_GPU: Final = "without a GPU: dovetail serve --pool cpu"
 _LIBRARY_NOT_FOUND: Final = 12
+_OTHER_VERSION: Final = 18
 _REMEDIES: Final = {
     4: "this user may not open /dev/nvidia*: see the nodes above",
     9: f"{_WITHOUT_GPU}; else modprobe nvidia (if it fails, dmesg says why)",
     13: "that library is not from NVIDIA's driver: see LD_LIBRARY_PATH, ldconfig",
-    18: "the driver was updated while its module was loaded: reboot, or reload nvidia*",
+    _OTHER_VERSION: "the driver was updated while its module was loaded: reboot, or reload nvidia*",
 }
 """By ``nvmlReturn_t`` of nvml.h: no permission, not loaded, function not found, mismatch."""
 
@@ -47,7 +52,10 @@ class Driver(NamedTuple):
     cuda: tuple[int, int] | None
 
 
-def _here(in_container: str, otherwise: str) -> str:
+_Choice = TypeVar("_Choice")
+
+
+def _here(in_container: _Choice, otherwise: _Choice) -> _Choice:
     return otherwise if container() is None else in_container
 
 
@@ -87,7 +95,16 @@ def module(version: str | None, state: Driver | DovetailError) -> Finding:
         "load it on the host, and start the container with its GPUs (--gpus all)",
         "install NVIDIA's driver, or load it: modprobe nvidia",
     )
-    return broken("the kernel module nvidia is not loaded", remedy)
+    return broken("the kernel module nvidia is not loaded", remedy, *_loading())
+
+
+def _loading() -> tuple[str, ...]:
+    """Return the command that loads the kernel module if this kernel has one."""
+    modules = Path("/lib/modules", platform.release(), "modules.dep")
+    with suppress(OSError):
+        if container() is None and re.search(r"/nvidia(-current)?\.ko", modules.read_text()):
+            return (as_root("modprobe", "nvidia"),)
+    return ()
 
 
 def nodes(folder: Path, module: str | None) -> Finding:
@@ -101,19 +118,31 @@ def nodes(folder: Path, module: str | None) -> Finding:
             "start the container with the host's GPUs (docker: --gpus all)",
             "nvidia-modprobe -c 0 -u creates them, and so does nvidia-smi",
         )
-        return broken(f"there is no {folder}/nvidia*", remedy)
-    closed = [
-        f"{path.name} (mode {stat.S_IMODE(path.stat().st_mode):o})"
-        for path in found
-        if not os.access(path, os.R_OK | os.W_OK)
-    ]
+        creating = _here((), (as_root("nvidia-modprobe", "-c", "0", "-u"),))
+        return broken(f"there is no {folder}/nvidia*", remedy, *creating)
+    closed = [path for path in found if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
+        seen = (f"{path.name} (mode {stat.S_IMODE(path.stat().st_mode):o})" for path in closed)
         remedy = "join the group that owns them, or ask an administrator"
-        return broken(f"may not be opened: {', '.join(closed)}", remedy)
+        return broken(f"may not be opened: {', '.join(seen)}", remedy, *_joining(closed))
     if not (folder / "nvidia-uvm").exists():
         remedy = "CUDA needs it: modprobe nvidia-uvm, or nvidia-modprobe -u -c 0"
-        return broken(f"{folder}/nvidia-uvm is missing", remedy)
+        creating = _here((), (as_root("nvidia-modprobe", "-u", "-c", "0"),))
+        return broken(f"{folder}/nvidia-uvm is missing", remedy, *creating)
     return Finding(f"{', '.join(path.name for path in found)} may be opened")
+
+
+def _joining(closed: list[Path]) -> tuple[str, ...]:
+    """Return the commands by which this user joins the groups that may open device files."""
+    status = [path.stat() for path in closed]
+    if any(one.st_gid == 0 or one.st_mode & 0o060 != 0o060 for one in status):
+        return ()
+    with suppress(KeyError):
+        user, groups = pwd.getpwuid(os.geteuid()).pw_name, sorted({one.st_gid for one in status})
+        return tuple(
+            as_root("usermod", "-a", "-G", grp.getgrgid(each).gr_name, user) for each in groups
+        )
+    return ()
 
 
 def bindings(state: Driver | DovetailError) -> Finding:
@@ -121,13 +150,15 @@ def bindings(state: Driver | DovetailError) -> Finding:
     try:
         version = metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
-        return broken("nvidia-ml-py is not installed", "pip install './dovetail[live]'")
+        remedy = "pip install './dovetail[live]'"
+        return broken("nvidia-ml-py is not installed", remedy, pip_install("nvidia-ml-py"))
     # Bindings 13.580.65 were made for the driver's series 580.
     series = re.match(r"\d+\.(\d+)", version)
     major = re.match(r"\d+", state.version) if isinstance(state, Driver) else None
     if major and int(series[1] if series else 0) < int(major[0]):
         remedy = f"pip install 'nvidia-ml-py>=13.{major[0]}'"
-        return note(f"nvidia-ml-py {version} is older than the driver", remedy)
+        newer = pip("install", f"nvidia-ml-py>=13.{major[0]}")
+        return note(f"nvidia-ml-py {version} is older than the driver", remedy, newer)
     return Finding(f"nvidia-ml-py {version}")
 
 
@@ -141,12 +172,20 @@ def nvml(state: Driver | DovetailError) -> Finding:
     code = state.code if isinstance(state, NvmlError) else None
     if code != _LIBRARY_NOT_FOUND:
         unknown = "run nvidia-smi; reinstall NVIDIA's driver if that fails, too"
-        return broken(str(state), _REMEDIES.get(code or 0, unknown))
+        return broken(str(state), _REMEDIES.get(code or 0, unknown), *_reloading(code))
     remedy = _here(
         "else start the container with its GPUs (--gpus all)",
         "else install NVIDIA's driver, all of it",
     )
     return broken(_library_trouble(), f"{_WITHOUT_GPU}; {remedy}")
+
+
+def _reloading(code: int | None) -> tuple[str, ...]:
+    """Return the commands that load the kernel module again after an update of the driver."""
+    if code != _OTHER_VERSION or container() is not None:
+        return ()
+    loaded = ("nvidia-uvm", "nvidia-drm", "nvidia-modeset", "nvidia")
+    return (as_root("modprobe", "-r", *loaded), as_root("modprobe", "-a", "nvidia", "nvidia-uvm"))
 
 
 def _library_trouble() -> str:

@@ -38,6 +38,8 @@ class Finding(NamedTuple):
         The check, ``part.thing``; it is stable across versions.
     gpu : str
         Start of the GPU's UUID; empty if the finding is not about a GPU.
+    fix : tuple of str
+        Shell commands that carry out the remedy, in order; empty if no command can.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Finding(NamedTuple):
     remedy: str = ""
     id: str = ""
     gpu: str = ""
+    fix: tuple[str, ...] = ()
 
     @property
     def part(self) -> str:
@@ -57,19 +60,19 @@ class Finding(NamedTuple):
         return self.id.partition(".")[2].replace("-", " ")
 
 
-def note(text: str, remedy: str) -> Finding:
+def note(text: str, remedy: str, *fix: str) -> Finding:
     """Return a finding of the level NOTE."""
-    return Finding(text, Severity.NOTE, remedy)
+    return Finding(text, Severity.NOTE, remedy, fix=fix)
 
 
-def lacking(text: str, remedy: str) -> Finding:
+def lacking(text: str, remedy: str, *fix: str) -> Finding:
     """Return a finding of the level LACKING."""
-    return Finding(text, Severity.LACKING, remedy)
+    return Finding(text, Severity.LACKING, remedy, fix=fix)
 
 
-def broken(text: str, remedy: str) -> Finding:
+def broken(text: str, remedy: str, *fix: str) -> Finding:
     """Return a finding of the level BROKEN."""
-    return Finding(text, Severity.BROKEN, remedy)
+    return Finding(text, Severity.BROKEN, remedy, fix=fix)
 
 
 def shares_are_measured() -> bool:

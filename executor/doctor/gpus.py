@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
+from dovetail.executor.doctor.commands import as_root, system_install
 from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
 from dovetail.executor.gpus.dcgm import uuids
@@ -36,7 +37,8 @@ def unusable(gpu: NvmlGpu) -> Finding | None:
         return broken(f"{gpu.name} is partitioned by MIG", remedy)
     if gpu.compute_mode == "prohibited":
         remedy = f"nvidia-smi -i {short(gpu)} -c DEFAULT, by an administrator"
-        return broken(f"{gpu.name} is in compute mode PROHIBITED", remedy)
+        default = as_root("nvidia-smi", "-i", gpu.uuid, "-c", "DEFAULT")
+        return broken(f"{gpu.name} is in compute mode PROHIBITED", remedy, default)
     return None
 
 
@@ -64,14 +66,15 @@ def compute_mode(gpu: NvmlGpu) -> Finding:
     return Finding("DEFAULT")
 
 
-def memory(health: MemoryHealth) -> Finding:
+def memory(health: MemoryHealth, gpu: NvmlGpu) -> Finding:
     """Report errors of the memory."""
     ecc = {None: "ECC unknown", True: "ECC on", False: "ECC off"}[health.ecc]
     if health.failed:
         return lacking(f"{ecc}; a bad row could not be remapped", "have the GPU replaced")
     if health.pending:
         text = f"{ecc}; bad memory will be retired at the next reset"
-        return note(text, "drain the GPU and reset it, or reboot")
+        reset = as_root("nvidia-smi", "-i", gpu.uuid, "--gpu-reset")
+        return note(text, "drain the GPU and reset it, or reboot", reset)
     return Finding(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
@@ -82,12 +85,19 @@ def profiling(nvml: Nvml, gpu: NvmlGpu) -> Finding:
     lost_too = "only utilisation and memory are reported, not SM activity or DRAM bandwidth"
     if shutil.which(DCGM) is None:
         text = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
-        return lacking(text, "install datacenter-gpu-manager and start its nvidia-dcgm service")
+        remedy = "install datacenter-gpu-manager and start its nvidia-dcgm service"
+        install = system_install("datacenter-gpu-manager", "datacenter-gpu-manager")
+        return lacking(text, remedy, *install, *([_starting_dcgm()] if install else []))
     if gpu.uuid not in _seen_by_dcgm():
         text = f"no GPM (before Hopper), and {DCGM} does not list this GPU: {lost_too}"
-        return lacking(text, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
+        remedy = "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine"
+        return lacking(text, remedy, _starting_dcgm())
     remedy = "it reports nothing while Nsight or another profiler runs"
     return note("by DCGM, as there is no GPM (before Hopper)", remedy)
+
+
+def _starting_dcgm() -> str:
+    return as_root("systemctl", "enable", "--now", "nvidia-dcgm")
 
 
 @cache

@@ -48,20 +48,23 @@ def torch(found: Libraries | NoPythonError, driver: object) -> Finding | None:
     return Finding(text)
 
 
-def cublas(found: Libraries | NoPythonError) -> Finding | None:
-    """Report the version of cuBLAS, and what others reported about it."""
+def cublas(found: Libraries | NoPythonError, measure: tuple[str, ...]) -> Finding | None:
+    """Report the version of cuBLAS, and what others reported about it.
+
+    ``measure`` are the commands that measure shares.
+    """
     if isinstance(found, NoPythonError) or found.cuda is None:
         return None
     if found.cublas is None and found.package is None:
         remedy = f"measuring shares finds the one that PyTorch loads: {measuring_shares()}"
-        return note("not found with PyTorch", remedy)
+        return note("not found with PyTorch", remedy, *measure)
     text = f"{found.package or 'without a package'}, version {found.cublas or 'unknown'}"
     parts = (found.package or "").split(".")[:3]
     version = tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
     if len(version) == 3 and _AFFECTED[0] <= version <= _AFFECTED[1]:
         remedy = f"no share is used before it is measured: {measuring_shares()}"
         seen = f"{text}; wrong results under SM shares were reported for such versions on H200"
-        return note(seen, remedy)
+        return note(seen, remedy, *measure)
     if version == _CLEAN:
         return Finding(f"{text}; no error was reported for it on H200")
     return Finding(text)

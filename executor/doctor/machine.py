@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import re
 import resource
 import shutil
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.doctor.commands import as_root, command
 from dovetail.executor.doctor.finding import Finding, lacking, note
 from dovetail.executor.pools.runs.cgroups import KEPT_BY, find_groups, shares_here
 
@@ -64,7 +66,8 @@ def clock() -> Finding:
     now = time.gmtime()
     text = time.strftime("%Y-%m-%d %H:%M UTC", now)
     if now.tm_year < _LEAST_YEAR:
-        return lacking(text, "set it (timedatectl): measurements carry their date")
+        remedy = "set it (timedatectl): measurements carry their date"
+        return lacking(text, remedy, as_root("timedatectl", "set-ntp", "true"))
     return Finding(text)
 
 
@@ -72,15 +75,26 @@ def shared_memory() -> Finding:
     """Check that MPS and data loaders have shared memory."""
     path = "/dev/shm"
     if not os.path.isdir(path):
-        return lacking(f"{path} is missing", "MPS and data loaders need it: mount a tmpfs there")
+        mount = ("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", path)
+        remedy = "MPS and data loaders need it: mount a tmpfs there"
+        return lacking(f"{path} is missing", remedy, as_root("mkdir", path), as_root(*mount))
     if not os.access(path, os.W_OK | os.X_OK):
-        return lacking(f"{path} cannot be written", f"chmod 1777 {path}, by an administrator")
+        remedy = f"chmod 1777 {path}, by an administrator"
+        return lacking(f"{path} cannot be written", remedy, as_root("chmod", "1777", path))
     usage = shutil.disk_usage(path)
     text = f"{path} holds {_size(usage.total)}, {_size(usage.free)} free"
     if usage.free < _LEAST_SHM:
+        if container() is not None:
+            return lacking(text, "start the container with --ipc=host or --shm-size=8g")
         remedy = "it limits pinned memory under MPS and data loaders: free space, or enlarge it"
-        return lacking(text, remedy)
+        half = _memory_bytes() // 2
+        larger = as_root("mount", "-o", f"remount,size={half}", path)
+        return lacking(text, remedy, *(() if usage.total >= half else (larger,)))
     return Finding(text)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _size(count: int) -> str:
@@ -94,20 +108,43 @@ def open_files() -> Finding:
     text = f"{names.get(soft, soft)} open files, at most {names.get(hard, hard)}"
     if soft != resource.RLIM_INFINITY and soft < _LEAST_FILES:
         remedy = f"ulimit -n {_LEAST_FILES}; jobs, data loaders and the API need descriptors"
-        return note(text, remedy)
+        return note(text, remedy, *_raising_files(hard))
     return Finding(text)
+
+
+def _raising_files(hard: int) -> tuple[str, ...]:
+    """Return the commands that raise the limit of open files in the shell that runs them."""
+    limit = command("ulimit", "-n", _LEAST_FILES)
+    if hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES:
+        return (limit,)
+    both = f"--nofile={_LEAST_FILES}:{_LEAST_FILES}"
+    return (f"{as_root('prlimit', both)} --pid $$",)
 
 
 def progress_hook(directory: Path) -> Finding:
     """Check that every user's jobs can read the hook that counts their iterations."""
     resolved = Path(os.path.realpath(directory))
-    for path in (*reversed(resolved.parents), resolved, *sorted(resolved.glob("*.py"))):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if not mode & (stat.S_IXOTH if path.is_dir() else stat.S_IROTH):
-            text = f"jobs of other users cannot read it: {path} has mode {mode:o}"
-            remedy = "install Dovetail in a readable place, such as /opt, or their jobs never share"
-            return lacking(text, remedy)
-    return Finding("every user's jobs can read it")
+    paths = (*reversed(resolved.parents), resolved, *sorted(resolved.glob("*.py")))
+    closed = [path for path in paths if not _open_to_all(path)]
+    if not closed:
+        return Finding("every user's jobs can read it")
+    mode = stat.S_IMODE(closed[0].stat().st_mode)
+    text = f"jobs of other users cannot read it: {closed[0]} has mode {mode:o}"
+    remedy = "install Dovetail in a readable place, such as /opt, or their jobs never share"
+    return lacking(text, remedy, *_opening(closed))
+
+
+def _open_to_all(path: Path) -> bool:
+    needed = stat.S_IXOTH if path.is_dir() else stat.S_IROTH
+    return bool(path.stat().st_mode & needed)
+
+
+def _opening(closed: list[Path]) -> tuple[str, ...]:
+    """Return the commands that open paths to all users; none if one is a user's home."""
+    homes = {os.path.realpath(entry.pw_dir) for entry in pwd.getpwall()} - {"/"}
+    if homes & set(map(str, closed)):
+        return ()
+    return tuple(as_root("chmod", "o+x" if at.is_dir() else "o+r", "--", at) for at in closed)
 
 
 def control_groups() -> Finding:
@@ -118,7 +155,21 @@ def control_groups() -> Finding:
         text = f"version {groups.version}, CPU time can be limited below {groups.home.parent}"
         return Finding(text)
     text = "CPU time cannot be limited: no group can be created, or it has no cpu controller"
-    return note(text, "only the cpu pool uses it: run as root, or in a unit with Delegate=yes")
+    remedy = "only the cpu pool uses it: run as root, or in a unit with Delegate=yes"
+    return note(text, remedy, *_delegating())
+
+
+def _delegating() -> tuple[str, ...]:
+    """Return the commands that delegate the controllers to users' own units, under systemd."""
+    if os.geteuid() == 0 or not os.path.isdir("/run/systemd/system"):
+        return ()
+    folder = "/etc/systemd/system/user@.service.d"
+    lines = command(r"[Service]\nDelegate=cpu cpuset io memory pids\n")
+    return (
+        as_root("mkdir", "-p", folder),
+        f"printf {lines} | {as_root('tee', f'{folder}/delegate.conf')}",
+        as_root("systemctl", "daemon-reload"),
+    )
 
 
 def cores() -> Finding:

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.doctor.commands import (
+    as_root,
+    command,
+    moved_away,
+    own_directory,
+    system_install,
+)
 from dovetail.executor.doctor.finding import Finding, lacking, note
+from dovetail.executor.doctor.machine import container
 from dovetail.executor.mps.control import MpsError
 from dovetail.executor.mps.manager import pipe_directory
 from dovetail.executor.mps.processes import (
@@ -36,7 +44,7 @@ def control(driver: str) -> Finding:
     path = shutil.which(PROGRAM)
     if path is None:
         remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
-        return lacking(f"{PROGRAM} is not installed", remedy)
+        return lacking(f"{PROGRAM} is not installed", remedy, *_installing(driver))
     version = _version(path)
     if version is None:
         return Finding(f"{path}, of unknown version")
@@ -45,6 +53,15 @@ def control(driver: str) -> Finding:
         remedy = "both must have the same version: install the programs of the driver"
         return note(f"{text}; the driver is {driver}", remedy)
     return Finding(text)
+
+
+def _installing(driver: str) -> tuple[str, ...]:
+    """Return the command that installs MPS, which Ubuntu has in a package for each driver."""
+    if container() is not None:
+        return ()
+    series = driver.partition(".")[0]
+    ubuntu = f"nvidia-compute-utils-{series}" if series else ""
+    return system_install("nvidia-cuda-mps", ubuntu)
 
 
 def _version(path: str) -> str | None:
@@ -74,13 +91,13 @@ def _version(path: str) -> str | None:
     return bytes(embedded.pop()).decode() if len(embedded) == 1 else None
 
 
-def server() -> Finding:
+def server(driver: str) -> Finding:
     """Check that the server program is installed."""
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     path = shutil.which(SERVER, path=places)
     if path is None:
         remedy = "it comes with the control daemon, which starts it: install both"
-        return lacking(f"{SERVER} is not installed", remedy)
+        return lacking(f"{SERVER} is not installed", remedy, *_installing(driver))
     return Finding(path)
 
 
@@ -94,10 +111,12 @@ def directory(base: Path) -> Finding:
     existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
     if existing == base and base.lstat().st_uid != os.geteuid():
         remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
-        return lacking(f"{base} belongs to uid {base.lstat().st_uid}", remedy)
+        owner = base.lstat().st_uid
+        return lacking(f"{base} belongs to uid {owner}", remedy, moved_away(base))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         text = f"{base} cannot be created: {existing} cannot be written"
-        return lacking(text, "name another directory with --directory")
+        making = () if existing == base else (own_directory(base),)
+        return lacking(text, "name another directory with --directory", *making)
     return Finding(f"{base} is suitable for the daemons' sockets")
 
 
@@ -113,8 +132,9 @@ def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterato
         if serving:
             yield Finding(f"{text}, of the running service")
         else:
-            remedy = f"a service will use it; to end it now: {_ending(one, mine)}"
-            yield note(f"{text}, but no service runs", remedy)
+            ending = _ending(one, mine)
+            remedy = f"a service will use it; to end it now: {_told(ending)}"
+            yield note(f"{text}, but no service runs", remedy, *ending)
 
 
 def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Finding]:
@@ -124,16 +144,23 @@ def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Finding]:
         default = _DEFAULT_DIRECTORY if one.environment else "unknown"
         pipes = one.pipe_directory or default
         text = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
-        yield lacking(text, f"if no job needs it, ask its owner: {_ending(one, theirs)}")
+        ending = _ending(one, theirs)
+        remedy = f"if no job needs it, ask its owner: {_told(ending)}"
+        yield lacking(text, remedy, *ending)
     if not theirs:
         yield Finding("no MPS of others runs")
 
 
-def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
+def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> tuple[str, ...]:
     """Return the command that ends a daemon with its servers, or an orphaned server."""
-    daemons = [other for other in running if other.is_daemon]
+    run = command if one.uid == os.geteuid() else as_root
     if one.runs(SERVER):
+        daemons = (other for other in running if other.is_daemon)
         orphaned = all(other.pipe_directory != one.pipe_directory for other in daemons)
-        return f"kill {one.pid}" if orphaned else "it ends with its daemon"
-    named = f"{PIPE_DIRECTORY}={one.pipe_directory} " if one.pipe_directory else ""
-    return f"echo quit | {named}{PROGRAM}"
+        return (run("kill", one.pid),) if orphaned else ()
+    named = ("env", f"{PIPE_DIRECTORY}={one.pipe_directory}") if one.pipe_directory else ()
+    return (f"echo quit | {run(*named, PROGRAM)}",)
+
+
+def _told(ending: tuple[str, ...]) -> str:
+    return ending[0] if ending else "it ends with its daemon"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
+from dovetail.executor.doctor.commands import pip
 from dovetail.executor.doctor.finding import PARTS, Finding, lacking
 from dovetail.executor.pools.names import POOL_NAMES
 from dovetail.instances.errors import UnsupportedError
@@ -79,7 +80,8 @@ def _is_replaced(plugin: Plugin) -> bool:
 
 
 def _failed(plugin: Plugin, why: str) -> Finding:
-    return lacking(why, f"update or uninstall {plugin.package}")
+    upgrade = pip("install", "--upgrade", plugin.package)
+    return lacking(why, f"update or uninstall {plugin.package}", upgrade)
 
 
 def _name(plugin: Plugin) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.doctor.commands import command, moved_away, own_directory
 from dovetail.executor.doctor.finding import Finding, broken, lacking, note
 from dovetail.executor.mps.processes import look
 from dovetail.executor.system.directories import LOCK, lock_pid
@@ -38,7 +39,8 @@ def state(directory: Path) -> Finding:
         return broken(f"{directory} cannot be created: {existing} is not a directory", other)
     read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
     if not os.access(existing, os.W_OK | os.X_OK) or read_only:
-        return broken(f"{directory} cannot be written", other)
+        making = () if read_only else _making_writable(directory, existing)
+        return broken(f"{directory} cannot be written", other, *making)
     kind = _file_system(existing)
     if kind in _NETWORK_FILE_SYSTEMS:
         remedy = "the journal's locks are not safe there: name a local one with --directory"
@@ -48,6 +50,15 @@ def state(directory: Path) -> Finding:
         text = f"{directory} has {free / 2**20:.0f} MiB free"
         return lacking(text, "free space: logs and the journal are kept there")
     return Finding(f"{directory}, {free / 2**30:.0f} GiB free")
+
+
+def _making_writable(directory: Path, existing: Path) -> tuple[str, ...]:
+    """Return the command after which this user can write a directory that is missing or its own."""
+    if existing != directory:
+        return (own_directory(directory),)
+    if directory.stat().st_uid == os.geteuid():
+        return (command("chmod", "u+rwx", "--", directory),)
+    return ()
 
 
 def _file_system(path: Path) -> str:
@@ -86,10 +97,11 @@ def unix_socket(path: Path, service: int | None) -> Finding:
     if not os.path.lexists(path):
         above = next(one for one in path.parents if os.path.exists(one))
         if not os.access(above, os.W_OK | os.X_OK):
-            return broken(f"{path}: {above} cannot be written", other)
+            making = (own_directory(path.parent, "0755"),) if above != path.parent else ()
+            return broken(f"{path}: {above} cannot be written", other, *making)
         return Finding(f"{path} is free")
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        return broken(f"{path} exists, but is not a socket", other)
+        return broken(f"{path} exists, but is not a socket", other, moved_away(path))
     peer = _peer(path)
     if peer is None:
         return Finding(f"{path} is left from an ended service and will be replaced")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dovetail.executor.doctor.commands import moved_away
 from dovetail.executor.doctor.finding import (
     Finding,
     lacking,
@@ -80,11 +81,14 @@ def evidence_in(directory: Path) -> tuple[Splits, Finding | None]:
         text = str(error)
         again = f"move the file away, then: {measuring_shares()}"
         remedy = f"nothing is partitioned; {again}"
+        return Splits(), lacking(text, remedy, moved_away(path))
     return Splits(), lacking(text, remedy)
 
 
-def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Finding]:
-    """Report which shares may be used on GPU models."""
+def allowed(
+    splits: Splits, models: Iterable[str], driver: str, measure: tuple[str, ...]
+) -> Iterator[Finding]:
+    """Report which shares may be used on GPU models; ``measure`` are commands that measure."""
     for model in models:
         libraries = splits.libraries(model, driver)
         if not libraries:
@@ -92,7 +96,7 @@ def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Find
             remedy = measuring_shares("--python FILE")
             if shares_are_measured():
                 remedy = f"dovetail serve does so on an idle GPU; or now: {remedy}"
-            yield lacking(text, remedy)
+            yield lacking(text, remedy, *measure)
         for key in (SplitKey(model, driver, library) for library in libraries):
             if splits.allowed(key):
                 yield Finding(splits.why(key))

@@ -1,6 +1,7 @@
 """``dovetail doctor`` on this machine, and with made-up GPUs through the real ``pynvml``."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -33,4 +34,21 @@ def test_the_machines_form(tmp_path, capsys):
         assert main(["doctor", "--json", "--directory", str(tmp_path)]) == 3
     output = json.loads(capsys.readouterr().out)
     assert output["usable"] == "unpartitioned"
-    assert {"id", "text", "level", "remedy", "gpu"} == set(output["findings"][0])
+    assert {"id", "text", "level", "remedy", "gpu", "fix"} == set(output["findings"][0])
+
+
+def test_the_commands_that_fix_a_gpu_are_printed_and_bash_reads_them(tmp_path, capsys):
+    with injected() as library:
+        library.compute_modes[1] = pynvml.NVML_COMPUTEMODE_PROHIBITED
+        state = tmp_path / "it's\nhere"
+        (state / "api.sock").mkdir(parents=True)
+        main(["doctor", "--fix", "--directory", str(state)])
+        printed = capsys.readouterr().out
+        main(["doctor", "--fix", "--json", "--directory", str(state)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    lines = printed.splitlines()
+    mode = next(one for one in found if one["id"] == "gpu.compute-mode" and one["fix"])
+    assert mode["fix"][0].endswith("-c DEFAULT")
+    assert all(command in lines for one in found for command in one["fix"])
+    assert any(line.startswith("mv -n -- $'") for line in lines)
+    subprocess.run(["bash", "-n"], input=printed, text=True, check=True)

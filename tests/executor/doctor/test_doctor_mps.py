@@ -67,7 +67,7 @@ def test_daemons_of_others_are_reported_with_the_command_that_ends_them(base):
     assert [one.level for one in findings] == [Severity.LACKING]
     assert findings[0].text.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
     assert findings[0].remedy.endswith(
-        f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}"
+        f"echo quit | env CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}"
     )
 
 
