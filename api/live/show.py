@@ -118,9 +118,10 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
 
 
 def _memory_limit(job: JobView) -> str:
+    held = f", held by {printable(job.memory_held_by)}" if job.memory_held_by else ""
     if job.memory_percent is not None:
-        return f"{job.memory_percent:.15g} % of its GPU a worker"
-    return "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"
+        return f"{job.memory_percent:.15g} % of its GPU a worker{held}"
+    return f"{job.memory_mib:,.0f} MiB a worker{held}" if job.memory_mib is not None else ""
 
 
 def _service(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:

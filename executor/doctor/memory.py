@@ -11,7 +11,7 @@ from dovetail.executor.pools.runs.memory_groups import NoGroups
 
 def limits(means: Means) -> Finding:
     """Report what holds the memory limit of a job, and what each binds."""
-    text = f"the limit of a job is held by {means.held_by}"
+    text = f"the limit of a job is held by {means.held_by()}"
     if not isinstance(means.groups, NoGroups):
         return Finding(text)
     if not means.mps:

@@ -48,6 +48,8 @@ class RunReading(NamedTuple):
         The source of ``predicted``, in words.
     memory_used_mib : float or None
         The most memory that one of its ranks was seen to use.
+    memory_held_by : str
+        What makes it keep to its memory limit on its devices, in words; empty without a limit.
     launches, escapes : mapping
         As in ``Usage``, of the devices on which it is isolated.
     ready : bool or None
@@ -68,6 +70,7 @@ class RunReading(NamedTuple):
     upper: float | None = None
     predicted_by: str = ""
     memory_used_mib: float | None = None
+    memory_held_by: str = ""
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
     ready: bool | None = None

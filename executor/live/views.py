@@ -112,6 +112,7 @@ class JobView:
     memory_mib: float | None = None
     memory_percent: float | None = None
     memory_used_mib: float | None = None
+    memory_held_by: str = ""
     walltime_s: float | None = None
     retries: int = 0
     grace_s: float = 0.0

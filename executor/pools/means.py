@@ -48,10 +48,17 @@ class Means(NamedTuple):
         by_group = (BY_GROUP,) if isinstance(self.groups, MemoryGroups) else ()
         return (*by_group, *((BY_MPS,) if self.mps else ()))
 
-    @property
-    def held_by(self) -> str:
-        """The holders in words."""
-        return ", and ".join(self.holders) or BY_NOTHING
+    def held_by(self, uncounted: bool = False) -> str:
+        """Return the holders in words.
+
+        Parameters
+        ----------
+        uncounted : bool
+            Whether the driver was seen to count no memory in control groups.
+        """
+        counted = [one for one in self.holders if one != BY_GROUP or not uncounted]
+        text = ", and ".join(counted) or BY_NOTHING
+        return f"{text} (its control group counts nothing)" if uncounted else text
 
 
 def find_means(

@@ -52,7 +52,7 @@ from dovetail.executor.live.observation.tracks import (
     Tracks,
     WatchOptions,
 )
-from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.records import SoloProfile
 
@@ -586,6 +586,7 @@ class RunWatch:
             upper=self._beliefs.upper(run.job, residents),
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
+            memory_held_by=_holders(run, usage),
             launches=sum((Counter(used.launches) for used in isolated), Counter()),
             escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
             ready=tracks.ready(track),
@@ -593,3 +594,10 @@ class RunWatch:
             p99_alone_s=known.latency_p99_s if known else None,
             requests_per_s=tracks.requests_per_s(track),
         )
+
+
+def _holders(run: Run, usage: Mapping[str, Usage]) -> str:
+    """Return what holds the memory limits of a run on its devices, in words."""
+    limited = [seat.gpu for seat in run.seats if seat.memory_mib is not None]
+    held = (usage[gpu].memory_held_by for gpu in limited if gpu in usage)
+    return "; elsewhere by ".join(dict.fromkeys(filter(None, held)))

@@ -227,9 +227,10 @@ _FOR_OTHERS: Final = (
     ),
     *("waiting_for", "submitted_s", "since_s", "started_s", "ended_s", "runs", "run", "gpus"),
     *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
-    *("memory_percent", "memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s"),
-    *("stops_apart_s", "public_log", "held", "awaits", "service", "replica", "replicas", "ready"),
-    *("restarts", "quick_ends", "again_s", "p99_s", "p99_alone_s", "p99_promised_s"),
+    *("memory_percent", "memory_used_mib", "memory_held_by", "walltime_s", "retries", "grace_s"),
+    *("checkpoint_s", "stops_apart_s", "public_log", "held", "awaits", "service", "replica"),
+    *("replicas", "ready", "restarts", "quick_ends", "again_s", "p99_s", "p99_alone_s"),
+    "p99_promised_s",
 )
 
 
