@@ -47,7 +47,6 @@ _HEADINGS: Final = {
     "driver": "Driver",
     "gpu": "GPU",
     "mps": "MPS",
-    "memory": "GPU memory",
     "jobs": "Jobs' Python",
     "shares": "SM shares",
     "plugins": "Plugins",

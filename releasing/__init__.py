@@ -1,0 +1,1 @@
+"""Programs that make a release; no part of the package."""
