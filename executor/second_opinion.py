@@ -407,7 +407,19 @@ def violations(state: State, starts: Sequence[Start]) -> list[str]:
     instance = instance_of_starts(state, starts)
     assigned = *staying(instance), *(starting(state, start) for start in starts)
     plan = Plan.model_construct(assignments=assigned)
-    return [str(violation) for violation in violations_of_starts(instance, plan)]
+    broken = [str(violation) for violation in violations_of_starts(instance, plan)]
+    return [*broken, *_together_in_a_service(state, starts)]
+
+
+def _together_in_a_service(state: State, starts: Sequence[Start]) -> Iterator[str]:
+    """Yield where two replicas of one service would be on a GPU after the starts."""
+    there = {(job.replica_of, gpu) for job in state.running.values() for gpu in job.gpus}
+    for start in starts:
+        for gpu in start.gpus if start.job.replica_of else ():
+            if (start.job.replica_of, gpu) in there:
+                name = state.machines.gpu_ids[gpu]
+                yield f"puts {start.job.id!r} beside another replica of its service on {name}"
+            there.add((start.job.replica_of, gpu))
 
 
 def unlawful(state: State, stops: Sequence[SeenJob]) -> list[str]:

@@ -118,14 +118,14 @@ def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: boo
 
 
 def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
-    """Return the shares that were measured with the cuBLAS of the jobs' Python."""
+    """Return the shares that need no measuring with the cuBLAS of the jobs' Python."""
     try:
         cublas = libraries_of(probe.python).cublas
     except NoPythonError:
         return frozenset()
     if cublas is None:
         return frozenset()
-    return splits.measured(SplitKey(probe.gpu_model, probe.driver, cublas))
+    return splits.covered(SplitKey(probe.gpu_model, probe.driver, cublas))
 
 
 def _text(evidence: SplitEvidence) -> str:

@@ -47,6 +47,7 @@ _HEADINGS: Final = {
     "driver": "Driver",
     "gpu": "GPU",
     "mps": "MPS",
+    "memory": "GPU memory",
     "jobs": "Jobs' Python",
     "shares": "SM shares",
     "plugins": "Plugins",

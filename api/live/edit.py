@@ -10,15 +10,16 @@ from dovetail.instances.errors import InputError
 from dovetail.live.choosing import JOB
 from dovetail.live.printing import tell_states
 from dovetail.live.submit import DESCRIBING, default_workload, described, utf8_texts
-from dovetail.toolkit.commands import Command, argument
+from dovetail.toolkit.commands import Command, argument, option, whole
 
 EDIT: Final = Command(
     "edit",
-    "Change a waiting job; fields that are not given stay as they are.",
+    "Change a waiting job, or the number of a service's replicas; the rest stays as it is.",
     "dovetail.live.edit:edit",
     (
         JOB,
         argument("[COMMAND ...]", "program and arguments, after --", "job_command"),
+        option("--replicas N", "run a service N times from now on, also while it runs", whole(1)),
         # A field that is not given stays as it is.
         *(each._replace(default=None) for each in DESCRIBING),
     ),
@@ -31,6 +32,8 @@ def edit(options: Namespace) -> int:
     from dovetail.live.client import Client
 
     changes = described(options)
+    if options.replicas is not None:
+        changes["replicas"] = options.replicas
     if options.cwd is not None:
         changes["cwd"] = utf8_texts([os.path.abspath(options.cwd)], "--cwd")[0]
     if options.job_command:

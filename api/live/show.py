@@ -90,6 +90,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("workload", job.workload or _NOT_SHOWN),
         ("workers", _workers(job)),
         ("priority", job.priority),
+        *_service(job, now_s),
         ("nice", str(job.nice or "")),
         ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
         *_isolation(job),
@@ -117,9 +118,44 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
 
 
 def _memory_limit(job: JobView) -> str:
+    held = f", held by {printable(job.memory_held_by)}" if job.memory_held_by else ""
     if job.memory_percent is not None:
-        return f"{job.memory_percent:.15g} % of its GPU a worker"
-    return "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"
+        return f"{job.memory_percent:.15g} % of its GPU a worker{held}"
+    return f"{job.memory_mib:,.0f} MiB a worker{held}" if job.memory_mib is not None else ""
+
+
+def _service(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
+    """Yield what only a service has, and the latencies that it or another job reports."""
+    if job.service:
+        several = "" if job.replica is None else f"replica {job.replica} of {job.replicas}"
+        yield "service", several or "one replica"
+        yield "address", job.address
+        yield "probe", printable(job.probe or "")
+        yield "ready", "" if job.ready is None else "yes" if job.ready else "no"
+        yield "restarts", _restarts(job, now_s)
+    yield "requests", _requests(job)
+    yield "p99 latency", _p99(job)
+
+
+def _restarts(job: JobView, now_s: float) -> str:
+    ends = f"{job.quick_ends} quick end{'s' * (job.quick_ends > 1)} in a row"
+    again = "" if job.again_s is None else f"next in {lasting(max(0.0, job.again_s - now_s))}"
+    return ", ".join(filter(None, [str(job.restarts), ends if job.quick_ends else "", again]))
+
+
+def _requests(job: JobView) -> str:
+    if job.requests_per_s is None:
+        return ""
+    return f"{figure(job.requests_per_s, 3)} a second" if job.requests_per_s else "no requests"
+
+
+def _p99(job: JobView) -> str:
+    figures = (
+        ("now", job.p99_s),
+        ("alone", job.p99_alone_s),
+        ("promised", job.p99_promised_s),
+    )
+    return ", ".join(f"{name} {1000 * each:,.3g} ms" for name, each in figures if each is not None)
 
 
 def _isolation(job: JobView) -> Iterator[tuple[str, str]]:

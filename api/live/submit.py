@@ -81,7 +81,13 @@ DESCRIBING: Final = (
     option("--memory-percent P", "or in per cent of what its GPU offers to jobs", finite),
     option("--estimate TIME", "expected run time alone: 90, 15m, 2h, 1d", duration),
     option("--walltime TIME", "end it after this time", duration),
-    option("--retries N", "start it again up to N times if it fails", whole(0), "0"),
+    option(
+        "--retries N",
+        "start it again up to N times if it fails; a service: N times in a row soon after its "
+        "start (0: without limit)",
+        whole(0),
+        "0",
+    ),
     option("--no-requeue", "never stop it to start it again later"),
     option(
         "--checkpoint TIME",
@@ -96,6 +102,21 @@ DESCRIBING: Final = (
         "regular expression for lines of its output; its first group is the number of iterations "
         "done",
         _pattern,
+    ),
+    option(
+        "--probe HOW",
+        "ask a service this way whether it answers, and how fast: an address like "
+        "http://127.0.0.1:{port}/health, or a command that ends with status 0",
+    ),
+    option(
+        "--probe-rate N",
+        "probes per second, at fixed times (default: 10, of a command 1)",
+        finite,
+    ),
+    option(
+        "--probe-histogram NAME",
+        "take its latencies from this Prometheus histogram in the answer, "
+        "such as vllm:time_to_first_token_seconds",
     ),
     option("--cwd DIR", "working directory (default: this one)"),
     option(
@@ -115,6 +136,12 @@ SUBMIT: Final = Command(
     "dovetail.live.submit:submit",
     (
         argument("COMMAND ...", "program and arguments, after --", "job_command"),
+        option(
+            "--service",
+            "it has no end and is latency-critical: start it again whenever it ends, until it is "
+            "cancelled; it finds its port in DOVETAIL_PORT",
+        ),
+        option("--replicas N", "run a service N times, each on GPUs of its own", whole(1)),
         *DESCRIBING,
         option(
             "--array 0-9,...",
@@ -147,6 +174,7 @@ _FIELDS: Final = {
     **{name: name for name in ("workers_per_node", "workers_together")},
     **{name: name for name in ("isolation", "nice", "retries", "output", "error")},
     **{name: name for name in ("memory_mib", "memory_percent")},
+    **{name: name for name in ("probe", "probe_rate", "probe_histogram")},
     "estimate": "estimate_s",
     "walltime": "walltime_s",
     "grace": "grace_s",
@@ -172,7 +200,7 @@ def submit(options: Namespace) -> int:
         names = client.submit([job], options.key)
         line = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            tell({"ids": names} if options.array else {"id": names[0]}, line, options.json)
+            tell({"ids": names} if job["array"] else {"id": names[0]}, line, options.json)
             return 0
         print(f"dovetail: submitted {line}", file=sys.stderr)
         return max(ended_status(waited_for(client, name), options.json) for name in names)
@@ -204,17 +232,32 @@ def _job(options: Namespace) -> dict[str, Any]:
     """Return the job that the options describe, as ``JobSpec`` without its owner."""
     command = utf8_texts(options.job_command, "COMMAND")
     cwd = utf8_texts([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
-    indices, most_running = options.array or ((), None)
+    indices, most_running = _replicas(options) or options.array or ((), None)
+    served = {"service": True, "priority": "latency"} if options.service else {}
     return {
         "command": command,
         "workload": default_workload(command, cwd),
         "cwd": cwd,
         "env": _environment(os.environ),
         **described(options),
+        **served,
         "array": indices,
         "held": options.hold,
         **({} if most_running is None else {"most_running": most_running}),
     }
+
+
+def _replicas(options: Namespace) -> tuple[tuple[int, ...], None] | None:
+    """Return the numbers of a service's replicas; None if ``--replicas`` is not given."""
+    if options.replicas is None:
+        return None
+    if not options.service:
+        raise InputError("needs --service", "--replicas")
+    if options.array:
+        raise InputError("cannot be combined with --array", "--replicas")
+    if options.replicas > MOST_ARRAY:
+        raise InputError(f"must be <= {MOST_ARRAY:,}, got {options.replicas}", "--replicas")
+    return tuple(range(options.replicas)), None
 
 
 def described(options: Namespace) -> dict[str, Any]:

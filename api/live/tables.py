@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.executor.jobs.states import QUEUED, JobState
+from dovetail.executor.jobs.states import QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.toolkit.tables import (
     WIDTH,
@@ -127,8 +127,11 @@ def job_name(job: JobView) -> str:
 
 
 def _state(job: JobView) -> str:
-    """Return the state of a job, or ``held`` for a waiting job that is held."""
-    return "held" if job.held and job.state in QUEUED else job.state.value
+    """Return the state of a job, or why it does not wait for devices or answer, if so."""
+    if job.state in QUEUED and (job.held or job.again_s is not None):
+        return "held" if job.held else "restarting"
+    silent = job.ready is False and job.state in UNDER_WAY
+    return f"{job.state.value}, not ready" if silent else job.state.value
 
 
 def service_view(service: ServiceView) -> RenderableType:

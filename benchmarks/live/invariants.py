@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.live_jobs import KEPT_STEPS, LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
 
 _WAITS = {"submitted", "waiting"}
@@ -44,6 +44,8 @@ def _of_all(machine: StateMachine) -> Iterator[str]:
         yield "the index of jobs that wait for devices is not what the jobs are"
     if machine.barred != {name: job for name, job in waits.items() if job.barred}:
         yield "the index of jobs that are held or wait for others is not what the jobs are"
+    if machine.resting != {name: job for name, job in waits.items() if job.again_s is not None}:
+        yield "the index of services that rest is not what the jobs are"
     if machine.holding != {name: job for name, job in machine.jobs.items() if job.state in _HOLDS}:
         yield "the index of jobs that hold devices is not what the jobs are"
     over = {name for name, job in machine.jobs.items() if job.state in _ENDED}
@@ -86,7 +88,8 @@ def _of_history(job: LiveJob) -> Iterator[str]:
     placed = sum(
         1 for before, after in pairwise(states) if before in _WAITS and after == "starting"
     )
-    if placed != job.runs:
+    # A service forgets the oldest.
+    if placed != job.runs and not (job.spec.service and len(states) > KEPT_STEPS):
         yield f"it was placed {placed} times and has {job.runs} runs"
 
 
@@ -131,8 +134,19 @@ def _of_stop(job: LiveJob) -> Iterator[str]:
         yield f"it is {job.state}, and it is {job.paused} that it is to stand still"
     if job.stop_then and job.state in {"starting", "profiling", "running", "paused", "lost"}:
         yield f"it is {job.state} although it is to {job.stop_then}"
+    if job.spec.service and (
+        job.state == "finished" or (job.state == "failed" and not _gave_up(job))
+    ):
+        yield f"it is a service without an end, and {job.state}: {job.why}"
+    if job.again_s is not None and (not job.spec.service or job.state not in _WAITS):
+        yield f"it is {job.state}, and rests"
     if job.failures > job.spec.retries and job.state not in _ENDED:
         yield f"it lives after {job.failures} failures, {job.spec.retries} retries"
+
+
+def _gave_up(job: LiveJob) -> bool:
+    """Return whether a service may have ended for good: by a stop, or by ending too often."""
+    return job.stop_then == "fail" or 0 < job.spec.retries < job.quick_ends
 
 
 def _of_devices(machine: StateMachine) -> Iterator[str]:
@@ -148,6 +162,9 @@ def _of_devices(machine: StateMachine) -> Iterator[str]:
         alone = [job.id for job in jobs if job.alone_only or job.spec.key not in machine.profiled]
         if alone and len(jobs) > 1:
             yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"
+        first = [f"j{int(job.id[1:]) - (job.spec.place or 0)}" for job in jobs if job.spec.service]
+        if len({*first}) < len(first):
+            yield f"{gpu}: replicas of one service are there: {names}"
         staying = {job.id for job in jobs if job.state != "stopping"}
         for pair in machine.apart:
             if staying.issuperset(pair):

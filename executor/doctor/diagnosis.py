@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from dovetail.executor.doctor import (
     gpus,
     jobs_python,
     machine,
+    memory,
     mps,
     plugins,
     service,
@@ -31,7 +32,9 @@ from dovetail.executor.doctor.finding import (
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.python_libraries import Libraries, NoPythonError
 from dovetail.executor.mps.manager import MpsManager
-from dovetail.executor.mps.processes import every_mps
+from dovetail.executor.mps.processes import PROGRAM, every_mps
+from dovetail.executor.pools.means import find_means
+from dovetail.executor.pools.runs.memory_groups import MemoryGroups
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY
 from dovetail.instances.errors import UnsupportedError
 
@@ -89,11 +92,13 @@ def diagnose(
     manager = MpsManager(what.mps_directory)
     found: tuple[NvmlGpu, ...] = ()
     of_gpus: tuple[Finding, ...] = ()
+    of_limits: tuple[Finding, ...] = ()
     state: Driver | NvmlError | UnsupportedError
     try:
         with open_nvml() as nvml:
             found, state = nvml.gpus(), Driver(nvml.driver(), nvml.cuda())
             of_gpus = tuple(_of_gpus(nvml, found, manager))
+            of_limits = _of_limits(nvml, found)
     except (NvmlError, UnsupportedError) as error:
         state = error
     version = state.version if isinstance(state, Driver) else ""
@@ -148,7 +153,7 @@ def diagnose(
     shared = allowed and manager.why_not() is None
     usable = Usable.PARTITIONED if shared else Usable.UNPARTITIONED
     return Diagnosis(
-        tuple(sorted((*base, *below, *of_gpus, *above, *added), key=_order)),
+        tuple(sorted((*base, *below, *of_gpus, *above, *of_limits, *added), key=_order)),
         tuple(table for table in tables if table.rows),
         usable if sound and used else Usable.NOT,
     )
@@ -171,6 +176,22 @@ def _findings(*checks: _Check, gpu: str = "") -> tuple[Finding, ...]:
         one._replace(id=name, gpu=gpu)
         for name, found in checks
         for one in ((found,) if isinstance(found, Finding) else found or ())
+    )
+
+
+def _of_limits(nvml: Nvml, found: Sequence[NvmlGpu]) -> tuple[Finding, ...]:
+    """Return what can hold the limits of jobs on the usable GPUs, by trying."""
+    uuids = [gpu.uuid for gpu in found if gpus.unusable(gpu) is None]
+    if not uuids:
+        return ()
+    means = find_means(f"dovetail-trial-{os.getpid()}", nvml, uuids, PROGRAM)
+    if isinstance(means.groups, MemoryGroups):
+        means.groups.close()
+    return _findings(
+        ("memory.limits", memory.limits(means)),
+        ("memory.groups", memory.groups(means)),
+        ("mps.partitions", memory.partitions(means)),
+        ("mps.namespaces", memory.namespaces(means)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dovetail.instances.plugins import OWN, plugins
 
-PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "jobs", "shares", "plugins")
+PARTS: Final = ("machine", "service", "driver", "gpu", "mps", "memory", "jobs", "shares", "plugins")
 """The parts that are checked, in the order of the output."""
 
 

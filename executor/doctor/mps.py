@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,10 +17,10 @@ from dovetail.executor.doctor.commands import (
 )
 from dovetail.executor.doctor.finding import Finding, lacking, note
 from dovetail.executor.doctor.machine import container
+from dovetail.executor.mps import program
 from dovetail.executor.mps.control import MpsError
 from dovetail.executor.mps.manager import pipe_directory
 from dovetail.executor.mps.processes import (
-    LOG_DIRECTORY,
     PIPE_DIRECTORY,
     PROGRAM,
     SERVER,
@@ -32,9 +30,6 @@ from dovetail.executor.mps.processes import (
 _DEFAULT_DIRECTORY: Final = "/tmp/nvidia-mps"
 """CUDA's default pipe directory."""
 
-_ANSWER_S: Final = 5.0
-_VERSION: Final = re.compile(r"\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b")
-_VERSION_TEXT: Final = re.compile(rb"\0(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\0")
 _SOME_GPU: Final = "GPU-00000000-0000-0000-0000-000000000000"
 _LONGEST_UID: Final = 65_534
 
@@ -45,7 +40,7 @@ def control(driver: str) -> Finding:
     if path is None:
         remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
         return lacking(f"{PROGRAM} is not installed", remedy, *_installing(driver))
-    version = _version(path)
+    version = program.version(path)
     if version is None:
         return Finding(f"{path}, of unknown version")
     text = f"{path}, version {version}"
@@ -62,33 +57,6 @@ def _installing(driver: str) -> tuple[str, ...]:
     series = driver.partition(".")[0]
     ubuntu = f"nvidia-compute-utils-{series}" if series else ""
     return system_install("nvidia-cuda-mps", ubuntu)
-
-
-def _version(path: str) -> str | None:
-    """Return the version of the control program, from ``-v`` or otherwise from its file.
-
-    A program that does not know ``-v`` (535) looks for a daemon, so it gets a directory without
-    one.
-    """
-    nowhere = "/nonexistent/dovetail"
-    try:
-        done = subprocess.run(
-            [path, "-v"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_S,
-            check=False,
-            env={"PATH": os.defpath, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere},
-        )
-        said = _VERSION.search(done.stdout + done.stderr)
-        embedded = set(_VERSION_TEXT.findall(Path(path).read_bytes())) if said is None else set()
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if said is not None:
-        return said[1]
-    return bytes(embedded.pop()).decode() if len(embedded) == 1 else None
 
 
 def server(driver: str) -> Finding:

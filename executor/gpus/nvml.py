@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -147,6 +149,13 @@ class Readings(NamedTuple):
     clock_mhz: float | None
     temperature_c: float | None
     throttled: tuple[str, ...]
+
+
+class GroupMemory(NamedTuple):
+    """A GPU's memory in a control group, in MiB; ``limit_mib`` is None without a limit."""
+
+    limit_mib: float | None
+    used_mib: float
 
 
 class Xid(NamedTuple):
@@ -285,6 +294,58 @@ class Nvml:
                 used = process.usedGpuMemory
                 found[process.pid] = None if used is None else used / MIB
         return found
+
+    def limits_groups(self, uuid: str) -> bool:
+        """Return whether the driver and the bindings have limits for control groups (615)."""
+        try:
+            self.group_memory(uuid, Path("/"))
+        except NvmlError as error:
+            missing = (None, self._nv.NVML_ERROR_FUNCTION_NOT_FOUND)
+            return error.code not in missing
+        return True
+
+    def group_memory(self, uuid: str, group: Path) -> GroupMemory:
+        """Return a GPU's memory in a control group of version 2.
+
+        Raises
+        ------
+        NvmlError
+            If the driver has no limits for control groups (before 615), or none for this one.
+        """
+        asked = self._of_group("c_nvmlGetMemoryLimits_v1_t", group)
+        self._group_call("nvmlDeviceGetMemoryLimits_v1", uuid, asked)
+        limited = asked.hardLimit != self._nv.NVML_DEVICE_MEMORY_LIMIT_MAX
+        return GroupMemory(asked.hardLimit / MIB if limited else None, asked.currentUsed / MIB)
+
+    def limit_group(self, uuid: str, group: Path, limit_mib: float) -> None:
+        """Limit the memory of a GPU that all processes in a control group use together.
+
+        The kernel's controller ``dmem`` holds the limit, or the driver itself if the kernel has
+        none; an allocation beyond it fails. No memory is reserved (the soft limit stays 0): a
+        reservation is added to all groups above and stays there if the group is simply removed.
+        Source: NVIDIA, "MPS v3 Memory Partitioning" (release 615, September 2026).
+
+        Raises
+        ------
+        NvmlError
+            If the driver has no limits for control groups (before 615), this process is not root,
+            or the group cannot have one.
+        """
+        asked = self._of_group("c_nvmlSetMemoryLimits_v1_t", group)
+        asked.softLimit, asked.hardLimit = 0, int(limit_mib * MIB)
+        self._group_call("nvmlDeviceSetMemoryLimits_v1", uuid, asked)
+
+    def _of_group(self, name: str, group: Path) -> Any:
+        """Return an empty structure of NVML's about a control group."""
+        kind = getattr(self._nv, name, None)
+        if kind is None:
+            raise NvmlError("nvidia-ml-py is older than 13.615, so it cannot limit control groups")
+        asked = kind()
+        asked.nameSpace = os.fsencode(group)
+        return asked
+
+    def _group_call(self, name: str, uuid: str, asked: Any) -> None:
+        self._call(getattr(self._nv, name), self._handle(uuid), asked)
 
     def xids(self) -> Iterator[Xid]:
         """Yield the critical errors of the listed GPUs since the previous call.

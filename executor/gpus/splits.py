@@ -9,6 +9,7 @@ no proof, as not every product fails; one failure is enough.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
@@ -107,9 +108,23 @@ class Splits(Record):
         return dict(found)
 
     def allowed(self, key: SplitKey) -> tuple[int, ...]:
-        """Return the shares below 100 that may be used, ascending."""
+        """Return the shares below 100 that may be used, ascending.
+
+        Shares that give a client equally many SMs are one: of them the one measured first is
+        returned, and none if one has failed.
+        """
         verdicts = self._verdicts.get(key, {})
-        return tuple(sorted(share for share, right in verdicts.items() if right and share < WHOLE))
+        groups = self._alike(key, verdicts)
+        right = [alike[0] for alike in groups if all(verdicts[share] for share in alike)]
+        return tuple(sorted(share for share in right if share < WHOLE))
+
+    def _alike(self, key: SplitKey, shares: Iterable[int]) -> Iterable[Sequence[int]]:
+        """Return shares in groups that give equally many SMs, by what clients last saw."""
+        seen = self.seen(key.gpu_model, key.driver)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for share in shares:
+            groups[seen[share]].append(share)
+        return groups.values()
 
     def refused(self, key: SplitKey) -> tuple[int, ...]:
         """Return the shares that have failed, ascending."""
@@ -139,6 +154,12 @@ class Splits(Record):
     def measured(self, key: SplitKey) -> frozenset[int]:
         """Return the shares that were measured."""
         return frozenset(self._verdicts.get(key, {}))
+
+    def covered(self, key: SplitKey) -> frozenset[int]:
+        """Return the measured shares, and those that give the same number of SMs as one."""
+        seen, own = self.seen(key.gpu_model, key.driver), self.measured(key)
+        counts = {seen[share] for share in own}
+        return own | {share for share, sms in seen.items() if sms in counts}
 
     def seen(self, gpu_model: str, driver: str) -> dict[int, int]:
         """Return the number of SMs that a client last saw, by share."""

@@ -21,7 +21,18 @@ VERSION: Final = 1
 """Version of the texts below. Checkpoints of another version are ignored, and events read."""
 
 _MADE_OF_JOBS: Final = {
-    *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
+    *(
+        "jobs",
+        "queued",
+        "barred",
+        "holding",
+        "resting",
+        "over",
+        "requests",
+        "waiting",
+        "active",
+        "ended",
+    )
 }
 
 _BRAIN: Final = TypeAdapter(StateMachine)

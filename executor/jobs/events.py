@@ -89,6 +89,13 @@ class Edited(Event):
     by: Name
 
 
+class RestartDue(Event):
+    """A service that has ended has rested for long enough, and may start again."""
+
+    kind: Literal["restart_due"] = "restart_due"
+    job: Name
+
+
 class DrainChanged(Event):
     """Devices (all if none is named) are drained, so that they take no new jobs, or undrained."""
 
@@ -410,6 +417,7 @@ AnyEvent = Annotated[
     | HoldChanged
     | PauseChanged
     | Edited
+    | RestartDue
     | DrainChanged
     | Placed
     | Reserved

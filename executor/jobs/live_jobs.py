@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.jobs.states import HOLDING, JobState
+
+KEPT_STEPS: Final = 200
+"""Changes of state that are kept of a service at least, besides the first."""
+
+MANY_QUICK_ENDS: Final = 5
+"""Ends of a service in a row, each soon after its start, from which on it is in trouble."""
 
 
 class RankState(StrEnum):
@@ -66,7 +72,7 @@ class LiveJob:
     sequence : int
         Number of the event that submitted it.
     history : list of Step
-        All changes of state.
+        All changes of state; of a service, the first and the last `KEPT_STEPS`.
     run : Run or None
         The present run, or the last one.
     ranks : list of RankView
@@ -104,6 +110,10 @@ class LiveJob:
         When it last began to compete for devices.
     paused : bool or None
         Whether its run should be suspended; None = never requested.
+    again_s : float or None
+        When a service that has ended may start again; None = it does not rest.
+    quick_ends : int
+        How often in a row a service has ended soon after its start.
     """
 
     id: str
@@ -130,16 +140,28 @@ class LiveJob:
     crowded: bool = False
     competes_since_s: float = 0.0
     paused: bool | None = None
+    again_s: float | None = None
+    quick_ends: int = 0
 
     @property
     def barred(self) -> bool:
         """Whether it waits for something other than devices."""
-        return bool(self.held or self.awaits or self.crowded)
+        return bool(self.held or self.awaits or self.crowded or self.again_s is not None)
 
     @property
     def array(self) -> str:
         """The id of the first job of its array; its own id if it is not in an array."""
         return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
+
+    @property
+    def service(self) -> str:
+        """The id of the first replica of its service; empty if it is a job with an end."""
+        return self.array if self.spec.service else ""
+
+    @property
+    def fails_at_once(self) -> bool:
+        """Whether it is a service that has ended `MANY_QUICK_ENDS` times soon after its start."""
+        return self.quick_ends >= MANY_QUICK_ENDS
 
     @property
     def submitted_s(self) -> float:
@@ -183,6 +205,12 @@ class LiveJob:
                 break
             began_s = step.at_s
         return max(0.0, now_s - began_s)
+
+    def note(self, step: Step) -> None:
+        """Add a change of state; a service, which has no end, forgets the oldest."""
+        self.history.append(step)
+        if self.spec.service and len(self.history) > 2 * KEPT_STEPS:
+            del self.history[1:-KEPT_STEPS]
 
     def forget_words(self) -> None:
         """Free the words that only a start needs."""

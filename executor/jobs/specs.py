@@ -171,6 +171,9 @@ class SharedEnvironments:
 MOST_AFTER: Final = 1000
 """Most jobs that one job may wait for."""
 
+MOST_PROBES_S: Final = 50
+"""Limit on the probes of a service per second."""
+
 MOST_NICE: Final = 20
 """Limit on ``nice``: each level that a user's jobs have costs a decision in every round."""
 
@@ -267,6 +270,18 @@ class JobSpec(Record):
         Number of jobs of its array that were submitted before it.
     most_running : int, optional
         Number of jobs of its array that may hold devices at the same time.
+    service : bool
+        Whether it has no end: it starts again whenever it ends, until it is cancelled or has ended
+        ``retries`` times in a row soon after its start (0: no limit). Jobs of its array are its
+        replicas, of which no two share a device.
+    probe : str, optional
+        How a service is asked whether it answers: an address of this machine, with ``{port}`` for
+        its port (``http://127.0.0.1:{port}/health``), or a command that ends with status 0.
+    probe_rate : float, optional
+        Probes per second; they are sent at fixed times, whether or not earlier ones were answered.
+    probe_histogram : str, optional
+        Name of a Prometheus histogram of seconds in the answers, whose counts are the latencies;
+        otherwise, the latencies are those of the probes.
     """
 
     command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
@@ -302,6 +317,44 @@ class JobSpec(Record):
     index: Index | None = None
     place: Index | None = None
     most_running: Count | None = None
+    service: StrictBool = False
+    probe: Annotated[Text, Field(max_length=2000)] | None = None
+    probe_rate: Annotated[Positive, Field(le=MOST_PROBES_S)] | None = None
+    probe_histogram: (
+        Annotated[Text, Field(max_length=200, pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _ends_or_serves(self) -> Self:
+        if self.service:
+            self._refuse_ends()
+        elif self.probe is not None:
+            raise rule_broken("probe", f"needs a service, got {shown(self.probe)}")
+        for name in ("probe_rate", "probe_histogram"):
+            if getattr(self, name) is not None and self.probe is None:
+                raise rule_broken(name, f"needs a probe, got {shown(getattr(self, name))}")
+        if self.probe_histogram is not None and not self.is_probed_by_http:
+            raise rule_broken("probe_histogram", f"needs an address as probe, got {self.probe}")
+        return self
+
+    def _refuse_ends(self) -> None:
+        """Refuse a service with a field that only a job with an end can have."""
+        if self.priority != "latency":
+            raise rule_broken("priority", f"must be latency for a service, got {self.priority}")
+        if not self.requeue:
+            raise rule_broken("requeue", "must be true for a service, which starts again")
+        for name in _OF_JOBS_WITH_AN_END:
+            value = getattr(self, name)
+            if value is not None:
+                raise rule_broken(name, f"must not be given for a service, got {shown(value)}")
+        if self.probe is not None and self.progress_pattern is not None:
+            got = shown(self.progress_pattern)
+            raise rule_broken("progress_pattern", f"must not be given with a probe, got {got}")
+
+    @property
+    def is_probed_by_http(self) -> bool:
+        """Whether its probe is an address; otherwise it is a command, or there is none."""
+        return (self.probe or "").startswith("http://")
 
     @model_validator(mode="after")
     def _whole_groups_on_nodes(self) -> Self:
@@ -361,6 +414,15 @@ class JobSpec(Record):
             raise rule_broken("", f"{rule}, got {shown(pattern)}")
         return pattern
 
+    @field_validator("probe")
+    @classmethod
+    def _probes_this_machine(cls, probe: str | None) -> str | None:
+        named = probe is not None and "://" in probe.partition(" ")[0]
+        if probe is not None and named and not _PROBED_ADDRESS.fullmatch(probe):
+            rule = "must be an address like http://127.0.0.1:{port}/health or a command"
+            raise rule_broken("", f"{rule}, got {shown(probe)}")
+        return probe
+
     @field_validator("progress_pattern")
     @classmethod
     def _has_a_group(cls, pattern: str | None) -> str | None:
@@ -375,8 +437,35 @@ class JobSpec(Record):
 
 _MEMORY: Final = ("memory_mib", "memory_percent")
 
+_OF_JOBS_WITH_AN_END: Final = (
+    "walltime_s",
+    "estimate_s",
+    "checkpoint_s",
+    "stops_apart_s",
+    "most_running",
+)
+
+_PROBED_ADDRESS: Final = re.compile(
+    r"http://(?:127\.0\.0\.1|localhost|\[::1\]):(?:\{port\}|[1-9]\d{0,4})(?:/[!-~]*)?", re.ASCII
+)
+"""An address of the machine on which the probe runs, which is that of the job."""
+
+HTTP_PROBES_S: Final = 10.0
+"""Probes of an address per second by default: with 600 a minute, a window of one has a p99."""
+
+COMMAND_PROBES_S: Final = 1.0
+"""Runs of a probe's command per second by default."""
+
+
+def probes_per_s(spec: JobSpec) -> float:
+    """Return how many probes a service with a probe gets per second."""
+    by_default = HTTP_PROBES_S if spec.is_probed_by_http else COMMAND_PROBES_S
+    return spec.probe_rate or by_default
+
+
 FIXED: Final = (
     "owner",
+    "service",
     "after",
     "after_any",
     "held",
@@ -428,6 +517,8 @@ class Run(Record):
         Whether its kernel launches are intercepted: on all its devices for a latency job, otherwise
         on the devices where it has no cap. There its share is ``idle`` as long as an isolated
         latency job without a cap is beside it.
+    port : int, optional
+        The port of a service, which no other run of the pool has.
     """
 
     id: Name
@@ -436,6 +527,7 @@ class Run(Record):
     seats: Annotated[tuple[Seat, ...], Field(min_length=1)]
     sub_batch: Count | None = None
     isolated: StrictBool = False
+    port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
 
     def share_on(self, gpu: str) -> AnyShare:
         """Return its share of a device; None if it has no cap there or does not use the device."""
@@ -553,6 +645,8 @@ def _bytes(words: Words) -> int:
 
 def _own_bytes(spec: JobSpec) -> int:
     """Return the bytes that a specification shares with no other."""
-    texts = (spec.cwd, spec.workload, spec.name, spec.output, spec.error, spec.progress_pattern)
+    files = (spec.cwd, spec.output, spec.error)
+    asked = (spec.progress_pattern, spec.probe, spec.probe_histogram)
+    texts = (*files, *asked, spec.workload, spec.name)
     awaited = len(spec.after) + len(spec.after_any)
     return sum(map(getsizeof, texts)) + awaited * _AWAITED_BYTES

@@ -32,6 +32,15 @@ from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, Jo
 from dovetail.instances._record import IDLE
 from dovetail.instances.errors import DovetailError
 
+FIRST_REST_S: Final = 1.0
+"""Seconds before a service that has ended starts again; twice as long after each quick end."""
+
+LONGEST_REST_S: Final = 300.0
+"""The longest of these times."""
+
+STEADY_S: Final = 600.0
+"""An end of a service is quick if it ran for less than this since its start."""
+
 MOST_LOSSES: Final = 3
 """Runs of a job that may be lost (their end was not seen, or they could not start)."""
 
@@ -78,8 +87,10 @@ class StateMachine:
     sequence : int
         The number of the last event.
     queued, barred, holding : dict of str to LiveJob
-        The jobs that wait for devices; the jobs that are held, wait for other jobs to end or for
-        their array; and the jobs that hold devices. None has an order.
+        The jobs that wait for devices; the jobs that are held, rest, wait for other jobs to end or
+        for their array; and the jobs that hold devices. None has an order.
+    resting : dict of str to LiveJob
+        The services among ``barred`` that have ended and rest before they start again.
     over : list
         The jobs that are over, as a heap of (end, ``sequence``, id).
     requests : dict of str to list of str
@@ -112,6 +123,7 @@ class StateMachine:
     queued: dict[str, LiveJob] = field(default_factory=dict)
     barred: dict[str, LiveJob] = field(default_factory=dict)
     holding: dict[str, LiveJob] = field(default_factory=dict)
+    resting: dict[str, LiveJob] = field(default_factory=dict)
     over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
     requests: dict[str, list[str]] = field(default_factory=dict)
     used: dict[int, float] = field(default_factory=dict)
@@ -154,6 +166,12 @@ class StateMachine:
     def are_apart(self, first: str, second: str) -> bool:
         """Return whether two jobs must not share again."""
         return (first, second) in self.apart or (second, first) in self.apart
+
+    def replicas(self, service: str) -> list[LiveJob]:
+        """Return the jobs of a service that are not over, in the order of submission."""
+        live = (*self.queued.values(), *self.barred.values(), *self.holding.values())
+        found = [job for job in live if job.service == service]
+        return sorted(found, key=attrgetter("sequence"))
 
     def library(self, spec: JobSpec) -> str:
         """Return the library that a job's workload loaded last; empty before its first run."""
@@ -262,6 +280,12 @@ class StateMachine:
             if state is not job.state:
                 self._move(job, state, event.at_s, f"edited by {event.by}")
 
+    def _restart_due(self, event: events.RestartDue) -> None:
+        job = self._job(event.job)
+        self._require(job.id in self.resting, f"{job.id} is {job.state}, and does not rest", job)
+        job.again_s = None
+        self._unbar(job, event.at_s)
+
     def _drain_changed(self, event: events.DrainChanged) -> None:
         chosen = event.gpus or tuple(self.devices)
         unknown = [gpu for gpu in chosen if gpu not in self.devices]
@@ -312,6 +336,8 @@ class StateMachine:
             for other in others:
                 apart = self.are_apart(job.id, other.id)
                 self._require(not apart, f"{other.id} on {seat.gpu} was separated from it", job)
+                same = job.service != "" and job.service == other.service
+                self._require(not same, f"{other.id} on {seat.gpu} is a replica of it", job)
 
     def _stop_decided(self, event: events.StopDecided) -> None:
         job = self._present(event.run)
@@ -546,11 +572,11 @@ class StateMachine:
         assert job.run is not None
         if _has_run(job):
             job.unisolated = ""
-        state, why = self._outcome(job)
+        state, why = self._outcome(job, at_s)
         self._move(job, state, at_s, why)
         self._wanted.append(Release(job.run.id))
 
-    def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
+    def _outcome(self, job: LiveJob, at_s: float) -> tuple[JobState, str]:
         queued = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
         # Many programs save their state and exit with 0 when they are asked to stop, so this does
         # not show that they had finished.
@@ -560,12 +586,29 @@ class StateMachine:
             case "fail":
                 return JobState.FAILED, job.stop_reason
             case "wait":
+                job.quick_ends = 0
                 return queued, job.stop_reason
+        ended = job.trouble or _ALL_WELL
+        if job.spec.service:
+            rest_s = self._rest(job, at_s)
+            if rest_s is None:
+                return JobState.FAILED, f"{job.quick_ends} quick ends in a row: {ended}"
+            return queued, f"again in {rest_s:g} s after: {ended}"
         if not job.trouble:
-            return JobState.FINISHED, "every rank ended with status 0"
+            return JobState.FINISHED, ended
         if self._again(job):
-            return queued, f"again after: {job.trouble}"
-        return JobState.FAILED, job.trouble
+            return queued, f"again after: {ended}"
+        return JobState.FAILED, ended
+
+    def _rest(self, job: LiveJob, at_s: float) -> float | None:
+        """Let a service that has ended rest, and return for how long; None: it ends for good."""
+        began_s = min((r.started_s for r in job.ranks if r.started_s is not None), default=at_s)
+        job.quick_ends = 1 if at_s - began_s >= STEADY_S else job.quick_ends + 1
+        if 0 < job.spec.retries < job.quick_ends:
+            return None
+        rest_s = min(FIRST_REST_S * 2.0 ** min(job.quick_ends - 1, 20), LONGEST_REST_S)
+        job.again_s = at_s + rest_s
+        return rest_s
 
     def _again(self, job: LiveJob) -> bool:
         """Count a failed run, and return whether there may be another."""
@@ -629,9 +672,9 @@ class StateMachine:
         if state in QUEUED and job.state not in QUEUED:
             self._begin_to_wait(job, at_s)
         job.state = state
-        job.history.append(Step(at_s, state, why))
+        job.note(Step(at_s, state, why))
         if state in OVER:
-            job.held = ""
+            job.held, job.again_s = "", None
             job.forget_words()
             self.ended.append(job)
         self._file(job)
@@ -657,6 +700,7 @@ class StateMachine:
             (self.queued, waits and not job.barred),
             (self.barred, waits and job.barred),
             (self.holding, job.state in HOLDING),
+            (self.resting, waits and job.again_s is not None),
         ):
             if belongs:
                 kept[job.id] = job
@@ -728,6 +772,9 @@ class StateMachine:
         if not holds:
             past = [f"{step.state} ({step.why})" for step in job.history] if job else []
             raise TransitionError("; ".join([rule, *past]))
+
+
+_ALL_WELL: Final = "every rank ended with status 0"
 
 
 def _has_run(job: LiveJob) -> bool:

@@ -76,6 +76,11 @@ class Devices:
         self.models.update(_models(self.cluster))
         self.model_names = tuple(dict.fromkeys(self.models.values()))
 
+    def node_of(self, gpu: str) -> str | None:
+        """Return the node of a device; None if the pool no longer has it."""
+        nodes = self.cluster.nodes
+        return next((node.id for node in nodes for one in node.devices if one.id == gpu), None)
+
     @property
     def offered_models(self) -> set[str]:
         """The models of the devices of the last event."""

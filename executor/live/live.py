@@ -48,8 +48,17 @@ class RunReading(NamedTuple):
         The source of ``predicted``, in words.
     memory_used_mib : float or None
         The most memory that one of its ranks was seen to use.
+    memory_held_by : str
+        What makes it keep to its memory limit on its devices, in words; empty without a limit.
     launches, escapes : mapping
         As in ``Usage``, of the devices on which it is isolated.
+    ready : bool or None
+        Whether a service has answered a probe just now; None if it has no probe.
+    p99_s, p99_alone_s : float or None
+        The 99th percentile of its latencies in about the last window, and alone according to its
+        workload's profile.
+    requests_per_s : float or None
+        Latencies that it reported per second of the last window; None if it never reported one.
     """
 
     iterations: float | None = None
@@ -61,8 +70,13 @@ class RunReading(NamedTuple):
     upper: float | None = None
     predicted_by: str = ""
     memory_used_mib: float | None = None
+    memory_held_by: str = ""
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
+    ready: bool | None = None
+    p99_s: float | None = None
+    p99_alone_s: float | None = None
+    requests_per_s: float | None = None
 
 
 NOTHING: Final = RunReading()

@@ -294,6 +294,7 @@ class Service:
         if not live.ledger.news:
             moments += [self._decider.next_s(), live.left.lost_s, self._gatherer.next_s]
             moments += map(_deadline_s, live.machine.holding.values())
+            moments += [job.again_s or 0.0 for job in live.machine.resting.values()]
             if not live.dry_run:
                 moments.append(self._watch.next_s)
         return min(max(0.0, min(moments) - live.now_s), _LONGEST_IDLE_S)
@@ -312,6 +313,7 @@ class Service:
             ledger.news = [
                 *self.live.left.lost(self.live.now_s),
                 *self._overdue(),
+                *self._rested(),
                 *self._measured(),
                 *self._learner.recorded(),
                 *self._gathered(),
@@ -385,6 +387,12 @@ class Service:
             for job in self.live.machine.holding.values()
             if job.run is not None and _deadline_s(job) <= at_s
         ]
+
+    def _rested(self) -> list[AnyEvent]:
+        """Return the restarts of services that have rested for long enough."""
+        at_s, resting = self.live.now_s, self.live.machine.resting.values()
+        due = [job.id for job in resting if job.again_s is not None and job.again_s <= at_s]
+        return [events.RestartDue(at_s=at_s, job=job) for job in due]
 
     def _measured(self) -> list[AnyEvent]:
         """Sample the runs if a sample is due, and return the resulting events."""

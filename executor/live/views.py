@@ -59,6 +59,14 @@ class JobView:
 
     ``launches`` and ``escapes`` count all isolated jobs on its devices; ``capped`` says why it has
     an SM share.
+
+    Of a service: ``replica`` is its number among ``replicas`` that are not over; ``ready`` says
+    whether it has just answered a probe (None: it has none); ``restarts`` counts its starts after
+    the first, and ``quick_ends`` its last ends in a row that came soon after a start; ``again_s``
+    is when it starts again; ``address`` is ``NODE:PORT`` of its first worker. The latencies
+    ``p99_s`` (now; None if there were too few requests), ``p99_alone_s`` and ``p99_promised_s``
+    (the one alone times its gSLA) are those of any job that reports latencies;
+    ``requests_per_s`` is 0 if it had no requests.
     """
 
     id: str
@@ -104,6 +112,7 @@ class JobView:
     memory_mib: float | None = None
     memory_percent: float | None = None
     memory_used_mib: float | None = None
+    memory_held_by: str = ""
     walltime_s: float | None = None
     retries: int = 0
     grace_s: float = 0.0
@@ -116,6 +125,21 @@ class JobView:
     held: str = ""
     awaits: tuple[str, ...] = ()
     index: int | None = None
+    service: bool = False
+    replica: int | None = None
+    replicas: int | None = None
+    ready: bool | None = None
+    restarts: int = 0
+    quick_ends: int = 0
+    again_s: float | None = None
+    node: str | None = None
+    port: int | None = None
+    address: str = ""
+    probe: str | None = None
+    p99_s: float | None = None
+    p99_alone_s: float | None = None
+    p99_promised_s: float | None = None
+    requests_per_s: float | None = None
     history: tuple[StepView, ...] = ()
 
 

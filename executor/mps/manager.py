@@ -75,14 +75,14 @@ class MpsManager:
         self, directory: Path, *, program: str = PROGRAM, patience: RecoveryTimeouts = PATIENCE
     ) -> None:
         self.directory = directory.absolute()
-        self._program = program
+        self.program = program
         self._patience = patience
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
         """Return why this machine has no MPS, or None if it has."""
-        if shutil.which(self._program) is None:
-            return f"{self._program} is not installed"
+        if shutil.which(self.program) is None:
+            return f"{self.program} is not installed"
         return None
 
     def environment(
@@ -258,9 +258,9 @@ class MpsManager:
         return all(done)
 
     def _control(self, uuid: str, uid: int) -> Control:
-        program = shutil.which(self._program)
+        program = shutil.which(self.program)
         if program is None:
-            raise MpsError(f"{self._program} is not installed")
+            raise MpsError(f"{self.program} is not installed")
         place = pipe_directory(self.directory, uuid, uid)
         return Control(place, uuid, uid, program, self._patience.answer_s)
 

@@ -16,6 +16,7 @@ from dovetail.executor.gpus.splits import Splits
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.made_up_shares import MadeUpProgram, made_up_gate
+from dovetail.executor.pools.means import BY_NOTHING
 from dovetail.executor.pools.names import Enforcement
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.runs.cgroups import KEPT_BY, best_enforcement, find_groups
@@ -280,6 +281,7 @@ class _CpuMeter:
                 memory_mib=resident[device] * _PAGE_MIB,
                 metrics=_metrics(spent[device], wall_s, len(cores)),
                 source=SOURCE,
+                memory_held_by=BY_NOTHING,
                 memory_by_run={
                     run: most for run, most in self._most.items() if homes[run] == device
                 },

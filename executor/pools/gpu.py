@@ -31,8 +31,11 @@ from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.means import find_means
 from dovetail.executor.pools.pool import Usage
-from dovetail.executor.pools.runs.files import DamagedError, PreparedPart, Started
+from dovetail.executor.pools.runs.files import DamagedError, PreparedPart, Started, home_token
+from dovetail.executor.pools.runs.hooks import Bounds
+from dovetail.executor.pools.runs.memory_groups import ROOT, MemoryGroups
 from dovetail.executor.pools.runs.processes import ProcessId, holders
 from dovetail.executor.pools.runs.start_barrier import LaunchError, NotNowError
 from dovetail.executor.pools.share_gate import ShareGate, ShareProgram
@@ -115,6 +118,8 @@ class GpuPool(LocalPool):
     priorities : bool
         Whether MPS is told to prefer latency-critical runs, to measure what that does. Nothing
         else relies on it, as it had no effect on an H200.
+    groups_at : path
+        Where NVIDIA's driver looks for control groups.
 
     Raises
     ------
@@ -137,6 +142,7 @@ class GpuPool(LocalPool):
         program: ShareProgram | None = None,
         no_program: str = "",
         priorities: bool = False,
+        groups_at: Path = ROOT,
     ) -> None:
         super().__init__(directory)
         self._nvml, self._mps = nvml, mps
@@ -144,6 +150,14 @@ class GpuPool(LocalPool):
         no_mps = TURNS if turns else mps.why_not()
         self._has_mps = no_mps is None
         self.notice = "" if self._has_mps else TURNS
+        self._means = find_means(
+            f"dovetail-{home_token(directory)}",
+            nvml,
+            [gpu.uuid for gpu in self._gpus.values()],
+            mps.program if self._has_mps else None,
+            groups_at,
+        )
+        self._uncounted: set[str] = set()
         self.gate = ShareGate(
             splits,
             nvml.driver(),
@@ -257,6 +271,10 @@ class GpuPool(LocalPool):
         """Resume the runs that should exist, and start watching the GPUs."""
         self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
+        if self._groups is not None:
+            ours = {_group(run, k) for run in self.kept() for k in range(len(run.seats))}
+            for name in set(self._groups.names()) - ours:
+                self._groups.remove(name)
         for run in self.kept():
             if run.isolated and self._isolation is None:
                 self._lose_isolation(run, _NO_ISOLATION)
@@ -288,6 +306,32 @@ class GpuPool(LocalPool):
             if not isinstance(error, BusyDaemonError):
                 self._health.rest(seat.gpu, str(error))
             raise NotNowError(f"rank {rank}: {error}") from None
+
+    def rank_bounds(self, run: Run, rank: int) -> Bounds:
+        """Return the control group that limits the memory of all processes of a rank."""
+        seat = run.seats[rank]
+        if self._groups is None or seat.memory_mib is None or seat.gpu not in self._gpus:
+            return Bounds()
+        uuid = self._gpus[seat.gpu].uuid
+        try:
+            return Bounds(cgroups=(self._groups.make(_group(run, rank), uuid, seat.memory_mib),))
+        except (OSError, NvmlError, GpuLostError) as error:
+            raise NotNowError(f"rank {rank}: its memory cannot be limited: {error}") from None
+
+    def members(self, run: Run, rank: int) -> list[ProcessId]:
+        """Return the processes of the rank's control group."""
+        return [] if self._groups is None else self._groups.members(_group(run, rank))
+
+    def released(self, run: Run) -> None:
+        """Remove the run's control groups."""
+        for rank in range(len(run.seats)):
+            if self._groups is not None:
+                self._groups.remove(_group(run, rank))
+
+    @property
+    def _groups(self) -> MemoryGroups | None:
+        groups = self._means.groups
+        return groups if isinstance(groups, MemoryGroups) else None
 
     def _priority(self, spec: JobSpec) -> int | None:
         if not self._priorities:
@@ -340,6 +384,8 @@ class GpuPool(LocalPool):
             self._dcgm.close()
         self._cublas.close()
         super().close()
+        if self._groups is not None:
+            self._groups.close()
         if quiet:
             self._mps.close()
             self._nvml.close()
@@ -352,6 +398,7 @@ class GpuPool(LocalPool):
         if self._dcgm and gpu.uuid in self._without_gpm:
             dcgm = self._dcgm.metrics(gpu.uuid)
         memory, others = self._processes(name, gpu)
+        self._check_groups(name, gpu, memory)
         return Usage(
             at_s=boot_s(),
             memory_mib=readings.used_mib,
@@ -364,6 +411,7 @@ class GpuPool(LocalPool):
             throttled=readings.throttled,
             others=others,
             driver=self.gate.driver,
+            memory_held_by=self._means.held_by(name in self._uncounted),
             **self._intercepted(name),
         )
 
@@ -386,6 +434,21 @@ class GpuPool(LocalPool):
             return {}, ()
         others = {pid for pid in others if not _serves(pid)}
         return {run: mib for run, mib in found.items() if mib}, tuple(sorted(others))
+
+    def _check_groups(self, name: str, gpu: NvmlGpu, used: Mapping[str, float]) -> None:
+        """Note a GPU on which the driver counts nothing in the control group of a run.
+
+        NVIDIA documents the count for clients of MPS v3, not for those of the interface used here.
+        """
+        if self._groups is None or name in self._uncounted:
+            return
+        for run in self.kept():
+            for rank, seat in enumerate(run.seats):
+                if seat.gpu != name or seat.memory_mib is None or not used.get(run.id):
+                    continue
+                if self._groups.memory(_group(run, rank), gpu.uuid).used_mib == 0:
+                    self._uncounted.add(name)
+                    _log.warning("%s: the driver counts no memory of %s", name, _group(run, rank))
 
     def _roots(self, name: str) -> dict[int, str]:
         """Return the runs on a GPU by the PID at the root of their process tree."""
@@ -567,6 +630,10 @@ class GpuPool(LocalPool):
                 then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
                 reason = "the MPS server of its GPU failed"
                 self._report(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then=then))
+
+
+def _group(run: Run, rank: int) -> str:
+    return f"{run.id}-{rank}"
 
 
 def _line(pid: int) -> Iterator[int]:

@@ -33,7 +33,7 @@ from dovetail.executor.pools.runs.lease import NodeLease
 from dovetail.executor.pools.runs.processes import TOKEN, tokens
 from dovetail.executor.pools.runs.progress import HOOK_DIRECTORY, hook_environment
 from dovetail.executor.pools.runs.room import RunRoom
-from dovetail.executor.pools.runs.start_barrier import ForkServer, LaunchError
+from dovetail.executor.pools.runs.start_barrier import ForkServer, LaunchError, NotNowError
 from dovetail.executor.pools.runs.supervisor import LEAVE_S, RunSupervisor
 from dovetail.executor.pools.share_gate import ShareGate
 from dovetail.executor.pools.shim.page import OWN
@@ -93,6 +93,8 @@ def environment_of(
         own["DOVETAIL_SHARE"] = str(share)
     if run.spec.index is not None:
         own["DOVETAIL_ARRAY_INDEX"] = str(run.spec.index)
+    if run.port is not None:
+        own["DOVETAIL_PORT"] = str(run.port)
     if run.sub_batch is not None:
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if rendezvous is None else gang_environment(part, rank, rendezvous)
@@ -427,6 +429,8 @@ class LocalPool(Hooks):
         """Return the specification of a rank for its shim."""
         run, own = part.run, files.rank(rank)
         user = _user(run.spec.owner)
+        if rank == 0 and run.port is not None and not _free(run.port, set()):
+            raise NotNowError(f"its port {run.port} is used by another program")
         env = environment_of(part, rank, own.token, self.rendezvous(part))
         bounds = self.rank_bounds(run, rank)
         return {

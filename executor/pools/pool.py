@@ -69,6 +69,8 @@ class Usage(NamedTuple):
         Kernel launches of isolated runs since its schedulers started, by category.
     escapes : mapping of str to str
         Their kernels that cannot be isolated at all, or not in some form, with the reason.
+    memory_held_by : str
+        What makes runs there keep to their memory limits, in words; empty if that is unknown.
     """
 
     at_s: float
@@ -85,6 +87,7 @@ class Usage(NamedTuple):
     driver: str | None = None
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
+    memory_held_by: str = ""
 
 
 class NodePool(Protocol):

@@ -130,7 +130,7 @@ class ShareGate:
 
     def missing(self, library: str, model: str) -> tuple[int, ...]:
         """Return the wanted shares of a model without evidence for a library, first ones first."""
-        known = self.splits.measured(SplitKey(model, self.driver, library))
+        known = self.splits.covered(SplitKey(model, self.driver, library))
         return tuple(share for share in self.offers if share not in known)
 
     def learn(self, found: SplitEvidence) -> None:

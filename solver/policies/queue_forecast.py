@@ -14,7 +14,7 @@ from dovetail.formulations.completion import Forecast, forecast_order
 from dovetail.solver.pairing.compilation import ready
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_columns import QueueColumns, floats_of, remaining_work
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import NEVER_S, Job, State
 
 
 class ForecastQueue(NamedTuple):
@@ -55,10 +55,12 @@ class ForecastQueue(NamedTuple):
 def believed_ends(state: State) -> dict[int, float]:
     """Return when each running job is expected to end if no other starts, by number.
 
-    Once its last co-runner has ended, a job runs as fast as alone.
+    Once its last co-runner has ended, a job runs as fast as alone. A replica of a service never
+    ends: it is expected to take `NEVER_S`.
     """
     now, jobs = state.now, list(state.running.values())
     rate, left = floats_of("rate", jobs), remaining_work(jobs, now)
+    left[[bool(job.replica_of) for job in jobs]] = NEVER_S
     begun = np.maximum(now, floats_of("since_s", jobs))
     end = begun + left / rate
     last = np.maximum(begun, _last_beside(jobs, end))

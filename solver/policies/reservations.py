@@ -30,7 +30,7 @@ def earliest(
     job : Job
         A waiting job; GPUs with too little memory for it are skipped.
     ends : mapping of int to float
-        When running jobs are expected to end, by number.
+        When running jobs are expected to end, by number; GPUs of jobs that never do are skipped.
     taken : collection of int
         GPUs that are not available.
     """
@@ -39,7 +39,7 @@ def earliest(
         free = sorted(
             (_idle_at(state, gpu, ends), gpu)
             for gpu in _usable(state, job, model)
-            if gpu not in taken
+            if gpu not in taken and not any(other.replica_of for other in state.residents[gpu])
         )
         if job.by_node:
             free = _first_groups(state, job, free)

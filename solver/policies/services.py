@@ -7,6 +7,7 @@ be idle first are reserved: otherwise other jobs could keep joining each other t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from operator import attrgetter
 
@@ -26,19 +27,43 @@ def services_wait(state: State) -> bool:
 def services_first(state: State) -> Decision | None:
     """Return the starts of latency-critical jobs on idle GPUs, before a policy decides.
 
-    The result is None if none can start. GPUs that are reserved for other jobs are not used.
+    The result is None if none can start. GPUs that are reserved for other jobs are not used. A
+    replica of a service goes to a node without one, if such a node has idle GPUs for it.
     """
     waiting = [job for job in state.pending.values() if job.latency]
     if not waiting:
         return None
-    draft, kept = Draft(state), dict(state.reserved)
+    draft, kept, on = Draft(state), dict(state.reserved), _nodes_of_services(state)
     for job in sorted(waiting, key=lambda job: job.number):
-        gpus = idle_gpus(draft, job)
+        gpus = _spread(draft, job, on) or idle_gpus(draft, job)
         if gpus is not None and draft.hosts_bear(job, gpus):
             draft.start(job, gpus)
+            on[job.replica_of].update(state.machines.node[gpu] for gpu in gpus)
             kept.pop(job.number, None)
     decision = draft.decision()
     return decision._replace(reserved=kept) if decision.starts else None
+
+
+def _nodes_of_services(state: State) -> defaultdict[str, set[int]]:
+    """Return the nodes on which each service has a replica."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for job in state.running.values():
+        if job.replica_of:
+            found[job.replica_of].update(state.machines.node[gpu] for gpu in job.gpus)
+    return found
+
+
+def _spread(draft: Draft, job: Job, on: Mapping[str, set[int]]) -> list[int] | None:
+    """Return idle GPUs for a replica on nodes without one of its service; None if too few."""
+    nodes = on[job.replica_of] if job.replica_of else ()
+    on_nodes = (gpu for node in nodes for gpu in draft.state.machines.node_gpus[node])
+    closed = [gpu for gpu in on_nodes if draft.is_idle(gpu)]
+    if not closed:
+        return None
+    draft.keep(closed)
+    found = idle_gpus(draft, job)
+    draft.release(closed)
+    return found
 
 
 def services_kept(state: State, decision: Decision) -> Decision:

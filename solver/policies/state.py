@@ -32,6 +32,9 @@ from dovetail.instances.slowdowns.slowdown_table import Cell, SlowdownTable
 LEAST_REMAINING_S = 1.0
 """The assumed remaining seconds of a job that has exceeded its estimate."""
 
+NEVER_S = 1e9
+"""The expected remaining seconds of a job that has no end: 31 years."""
+
 STOPS_APART_S = 3600.0
 """Least seconds between two stops of a job whose owner allows nothing else."""
 
@@ -92,6 +95,9 @@ class Job:
         stop it.
     stops_apart_s : float
         Least seconds between two of its stops, as its owner allows.
+    replica_of : str
+        The service of which it is a replica: it never ends, and shares no GPU with another replica.
+        Empty for a job with an end.
     """
 
     number: int
@@ -121,6 +127,7 @@ class Job:
     restart_s: float = 0.0
     checkpoint_s: float = math.inf
     stops_apart_s: float = STOPS_APART_S
+    replica_of: str = ""
 
     @property
     def by_node(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
 from dovetail.executor.jobs.specs import FIXED, Index, JobSpec, Owner
-from dovetail.instances._record import Name, Record, input_error
+from dovetail.instances._record import Count, Name, Record, input_error
 from dovetail.instances.errors import InputError
 from dovetail.live.http.faults import TOKEN_VARIABLE
 
@@ -62,7 +62,9 @@ _CHANGED: Final[Mapping[str, Any]] = MappingProxyType(
 CHANGES: Final[type[Record]] = create_model(
     "Changes",
     __base__=Record,
-    __doc__="New values for fields of a waiting job; the fields are those of `JobSpec`.",
+    __doc__="New values for fields of a waiting job; the fields are those of `JobSpec`. Or alone, "
+    "for a service in any state, `replicas`: how many it has from now on.",
+    replicas=(Annotated[Count, Field(le=MOST_JOBS)] | None, None),
     **_CHANGED,
 )
 

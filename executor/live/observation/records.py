@@ -170,12 +170,19 @@ class Tails:
 
     def since(self, since_s: float) -> LatencyTail | None:
         """Return the tail of the latencies reported since then; None if they are too few."""
+        return tail_of(self._counts(since_s))
+
+    def number(self, since_s: float) -> int:
+        """Return how many latencies were reported since then."""
+        return self._counts(since_s).total()
+
+    def _counts(self, since_s: float) -> Counter[int]:
         first = bisect_left(self._readings, since_s, key=_at_s)
         if first >= len(self._readings):
-            return None
+            return Counter()
         counts = Counter(self._readings[-1].counts)
         counts.subtract(self._readings[first].counts)
-        return tail_of(counts)
+        return counts
 
 
 def tail_of(counts: Mapping[int, int]) -> LatencyTail | None:

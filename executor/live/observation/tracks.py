@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dovetail.executor.jobs.live_jobs import LiveJob
-from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.specs import Run, probes_per_s
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.beliefs import Belief
 from dovetail.executor.live.job_beliefs import JobBeliefs, workload_name
@@ -30,6 +30,14 @@ Residents = tuple[tuple[str, bool], ...]
 
 ProfileKey = tuple[str, str, int]
 """A workload's name in the repository, a device model, and the number of workers."""
+
+WINDOWS: Final = (1, 4, 16)
+"""Numbers of windows over which a tail, or a breach of a gSLA, is looked for, in this order."""
+
+READY_S: Final = 5.0
+"""A service is ready if it answered a probe in this many seconds, or in `READY_PROBES` of them."""
+
+READY_PROBES: Final = 3
 
 PART: Final = 4
 """An interrupted window is used if at least one part in this many of it has passed."""
@@ -325,6 +333,29 @@ class Tracks:
         known, tail = self.alone(track), track.tails.since(since_s)
         alone_s = known.latency_p99_s if known else None
         return (tail.p99_s / alone_s, tail.least_s / alone_s) if tail and alone_s else None
+
+    def present_tail(self, track: Track) -> LatencyTail | None:
+        """Return the tail of a run's latencies now, over as few windows as have enough of them."""
+        for times in WINDOWS:
+            since_s = max(track.phase_s, self.now_s - times * self.options.window_s)
+            if found := track.tails.since(since_s):
+                return found
+        return None
+
+    def requests_per_s(self, track: Track) -> float | None:
+        """Return a run's latencies per second of the last window; None if it reports none."""
+        since_s = max(track.phase_s, self.now_s - self.options.window_s)
+        if not track.tails.reported or since_s >= self.now_s:
+            return None
+        return track.tails.number(since_s) / (self.now_s - since_s)
+
+    def ready(self, track: Track) -> bool | None:
+        """Return whether a service has just answered a probe; None if it has no probe."""
+        spec = track.run.spec
+        if spec.probe is None:
+            return None
+        silent_s = max(READY_S, READY_PROBES / probes_per_s(spec))
+        return bool(track.samples) and self.now_s - track.samples[-1].at_s <= silent_s
 
     def mode(self, shares: Iterable[AnyShare]) -> SharingMode:
         """Return how runs at these shares share a device.

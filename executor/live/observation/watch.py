@@ -45,13 +45,14 @@ from dovetail.executor.live.observation.records import (
 )
 from dovetail.executor.live.observation.tracks import (
     PART,
+    WINDOWS,
     Residents,
     Track,
     TrackedDevice,
     Tracks,
     WatchOptions,
 )
-from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances._record import IDLE
 from dovetail.instances.datasets.records import SoloProfile
 
@@ -296,9 +297,6 @@ def _workloads(tracks: Tracks, gpu: str) -> list[tuple[str, str]]:
     return sorted((one.name, str(one.run.share_on(gpu))) for one in runs)
 
 
-_WINDOWS: Final = (1, 4, 16)
-"""Numbers of windows over which a breach is looked for, in this order."""
-
 _Excess = tuple[float, bool]
 """A slowdown above a gSLA, and whether it is the growth of the p99."""
 
@@ -331,19 +329,19 @@ class Breach(NamedTuple):
 
     @property
     def newest(self) -> Track:
-        """The run that started last, which is the one to stop."""
-        return max(self.residents, key=_started)
+        """The run to stop: the one that started last, but a service only if all are services."""
+        return max(self.residents, key=lambda track: (not track.run.spec.service, _started(track)))
 
     @property
     def culprits(self) -> tuple[Track, ...]:
-        """The runs that may have slowed it: the newest run, or all others if it is the newest."""
+        """The runs that may have slowed it: the one to stop, or all others if it is that one."""
         if self.newest is not self.track:
             return (self.newest,)
         return tuple(other for other in self.residents if other is not self.track)
 
     @property
     def reason(self) -> str:
-        """Why the newest run is stopped."""
+        """Why the run is stopped."""
         job = self.track.job.id
         if self.slowdown is None:
             return f"{job} has done no iteration with co-runners for {self.still_s:.0f} s"
@@ -351,7 +349,7 @@ class Breach(NamedTuple):
         return f"{job}{what} {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
 
     def stop(self, at_s: float) -> StopDecided:
-        """Return the event that stops the newest run."""
+        """Return the event that stops the run."""
         newest = self.newest.run
         then = "wait" if newest.spec.requeue else "fail"
         return StopDecided(at_s=at_s, run=newest.id, reason=self.reason, then=then)
@@ -396,7 +394,7 @@ def breaches(tracks: Tracks) -> Iterator[Breach]:
 
 def _too_slow(tracks: Tracks, track: Track, begin_s: float, gsla: float) -> _Excess | None:
     """Return the slowdown of a run that exceeds its gSLA beyond the noise, else None."""
-    for times in _WINDOWS:
+    for times in WINDOWS:
         since_s = tracks.now_s - times * tracks.options.window_s
         if since_s < begin_s:
             return None
@@ -573,7 +571,8 @@ class RunWatch:
     def _reading(self, track: Track, residents: Mapping[str, Sequence[LiveJob]]) -> RunReading:
         tracks, run, usage = self._tracks, track.run, self._readings.usage
         rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
-        belief = tracks.predicted(track)
+        belief, tail = tracks.predicted(track), tracks.present_tail(track)
+        known = tracks.alone(track)
         isolated = [
             usage[seat.gpu] for seat in run.seats if run.isolated_on(seat) and seat.gpu in usage
         ]
@@ -587,6 +586,18 @@ class RunWatch:
             upper=self._beliefs.upper(run.job, residents),
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
+            memory_held_by=_holders(run, usage),
             launches=sum((Counter(used.launches) for used in isolated), Counter()),
             escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
+            ready=tracks.ready(track),
+            p99_s=tail.p99_s if tail else None,
+            p99_alone_s=known.latency_p99_s if known else None,
+            requests_per_s=tracks.requests_per_s(track),
         )
+
+
+def _holders(run: Run, usage: Mapping[str, Usage]) -> str:
+    """Return what holds the memory limits of a run on its devices, in words."""
+    limited = [seat.gpu for seat in run.seats if seat.memory_mib is not None]
+    held = (usage[gpu].memory_held_by for gpu in limited if gpu in usage)
+    return "; elsewhere by ".join(dict.fromkeys(filter(None, held)))

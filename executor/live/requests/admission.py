@@ -100,6 +100,27 @@ def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
             raise InputError("cannot be edited: submit the job again", name)
 
 
+def refuse_scaling(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
+    """Refuse another number of replicas by another user, of no service, or with other changes.
+
+    Raises
+    ------
+    RefusedError, InputError
+        If it is refused.
+    """
+    if by.uid != job.spec.owner.uid:
+        raise RefusedError(f"{by.name} may not scale {job.id} of {job.spec.owner.name}")
+    if not job.spec.service:
+        raise InputError(f"needs a service, and {job.id} has an end", "replicas")
+    if job.state in OVER:
+        raise RefusedError(f"{job.id} is {job.state}: name a replica that is not over")
+    for name in changes:
+        if name != "replicas":
+            raise InputError("cannot be combined with replicas: edit it by itself", name)
+    if changes["replicas"] is None:
+        raise InputError("must be a number of replicas", "replicas")
+
+
 def refuse_values(job: LiveJob, spec: JobSpec) -> None:
     """Refuse an edited specification that contradicts the job's earlier runs.
 
@@ -178,6 +199,8 @@ def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
             if name == "after" and first.state in OVER - {JobState.FINISHED}:
                 rule = f"must be a job that can still finish, got {job} ({first.state})"
                 raise InputError(rule, where)
+            if name == "after" and first.spec.service:
+                raise InputError(f"must be a job that can finish, got {job} (a service)", where)
 
 
 def refuse_hopeless(

@@ -34,6 +34,7 @@ from dovetail.executor.live.requests.admission import (
     refuse_edit,
     refuse_hopeless,
     refuse_others,
+    refuse_scaling,
     refuse_too_many,
     refuse_too_much,
     refuse_values,
@@ -100,7 +101,10 @@ def job_views(
     live: Live, rounds: RoundsForUsers, jobs: Iterable[LiveJob], history: bool = False
 ) -> list[JobView]:
     """Return the views of jobs; with ``history``, they include the jobs' histories."""
-    residents = live.machine.residents()
+    machine = live.machine
+    residents = machine.residents()
+    serving = (*machine.queued.values(), *machine.barred.values(), *machine.holding.values())
+    replicas = Counter(job.service for job in serving if job.service)
     found = []
     for job in jobs:
         seen = NOTHING
@@ -109,8 +113,31 @@ def job_views(
             seen = of_runs.get(job.run.id, NOTHING)
         capped = rounds.why_capped(job) if job.state in HOLDING else ""
         waiting_for = rounds.waiting_for(job) if job.state in QUEUED else ""
-        found.append(_job_view(job, residents, seen, waiting_for, capped, history))
+        view = _job_view(job, residents, seen, waiting_for, capped, history)
+        found.append(_with_service(view, job, live, replicas) if job.service else view)
     return found
+
+
+def _with_service(view: JobView, job: LiveJob, live: Live, replicas: Mapping[str, int]) -> JobView:
+    """Return the view of a job with what only a service has."""
+    spec, run = job.spec, job.run if job.state in HOLDING else None
+    node = live.devices.node_of(run.seats[0].gpu) if run is not None else None
+    port = run.port if run is not None else None
+    up = view.ready if job.state in UNDER_WAY else False
+    return replace(
+        view,
+        service=True,
+        replica=spec.index,
+        replicas=replicas.get(job.service, 0),
+        ready=None if spec.probe is None else bool(up),
+        restarts=max(0, job.runs - 1),
+        quick_ends=job.quick_ends,
+        again_s=job.again_s,
+        node=node,
+        port=port,
+        address=f"{node}:{port}" if node and port else "",
+        probe=spec.probe,
+    )
 
 
 def _job_view(
@@ -173,8 +200,15 @@ def _job_view(
         history=tuple(StepView(**step._asdict()) for step in job.history) if history else (),
         memory_mib=spec.memory_mib,
         memory_percent=spec.memory_percent,
+        p99_promised_s=seen.p99_alone_s and spec.gsla and seen.p99_alone_s * spec.gsla,
         **seen._asdict(),
     )
+
+
+def _last_to_serve(replicas: Sequence[LiveJob], number: int) -> list[LiveJob]:
+    """Return the replicas to cancel: those that hold no device first, then the highest numbers."""
+    order = sorted(replicas, key=lambda one: (one.state in HOLDING, -(one.spec.index or 0)))
+    return order[:number]
 
 
 _FOR_OTHERS: Final = (
@@ -193,8 +227,10 @@ _FOR_OTHERS: Final = (
     ),
     *("waiting_for", "submitted_s", "since_s", "started_s", "ended_s", "runs", "run", "gpus"),
     *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
-    *("memory_percent", "memory_used_mib", "walltime_s", "retries", "grace_s", "checkpoint_s"),
-    *("stops_apart_s", "public_log", "held", "awaits"),
+    *("memory_percent", "memory_used_mib", "memory_held_by", "walltime_s", "retries", "grace_s"),
+    *("checkpoint_s", "stops_apart_s", "public_log", "held", "awaits", "service", "replica"),
+    *("replicas", "ready", "restarts", "quick_ends", "again_s", "p99_s", "p99_alone_s"),
+    "p99_promised_s",
 )
 
 
@@ -391,12 +427,15 @@ class ServiceApi:
         """Change fields of the ``JobSpec`` of a waiting job.
 
         Only its owner may, as it runs with the owner's rights; administrators may change ``nice``.
+        ``replicas`` is no field of a job: it is the number of replicas of a service, which may run.
 
         Raises
         ------
         InputError
             If a field breaks a rule, or cannot be changed (any more).
         """
+        if "replicas" in changes:
+            return self._scale(job, changes, by)
 
         def edited(live: LiveJob, at_s: float) -> list[AnyEvent]:
             refuse_edit(live, changes, by)
@@ -412,6 +451,43 @@ class ServiceApi:
             return [change, *self._live.beliefs.known([spec], at_s)]
 
         return self._changed(job, edited)
+
+    def _scale(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
+        """Submit more replicas of a service like this one, or cancel some."""
+
+        def scaled(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_scaling(live, changes, by)
+            machine, replicas = self._machine, self._machine.replicas(live.service)
+            wanted = changes["replicas"]
+            if len(replicas) >= wanted:
+                return [
+                    events.CancelRequested(at_s=at_s, job=one.id, by=by.name)
+                    for one in _last_to_serve(replicas, len(replicas) - wanted)
+                ]
+            taken = {one.spec.index or 0 for one in replicas}
+            free = [k for k in range(wanted + len(taken)) if k not in taken]
+            numbers = range(machine.submitted + 1, machine.submitted + 1 + wanted - len(replicas))
+            first = int(live.service[1:])
+            specs = [
+                live.spec.model_copy(
+                    update={
+                        "index": free[k],
+                        "place": number - first,
+                        "held": False,
+                        "after": (),
+                        "after_any": (),
+                    }
+                )
+                for k, number in enumerate(numbers)
+            ]
+            refuse_too_many(len(specs), by, machine, self._limits.waiting)
+            refuse_too_much(machine.charges.more(specs), by, machine, self._limits.mib)
+            return [
+                events.Submitted(at_s=at_s, job=f"j{number}", spec=spec)
+                for number, spec in zip(numbers, specs, strict=True)
+            ]
+
+        return self._changed(job, scaled)
 
     def pause(self, job: str, on: bool, by: Owner) -> JobView:
         """Suspend the processes of a running job, or resume them."""
@@ -436,6 +512,8 @@ class ServiceApi:
                 raise RefusedError(f"{job} is {live.state}: submit it again")
             holds = events.HoldChanged(at_s=at_s, job=job, on=True, by=by.name)
             found: list[AnyEvent] = [holds] if hold and not live.held else []
+            if live.again_s is not None:
+                found.append(events.RestartDue(at_s=at_s, job=job))
             if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:
                 return found
             if not live.spec.requeue:

@@ -47,6 +47,8 @@ class Category(NamedTuple):
         Whether other jobs may run in the idle time of its jobs, or its jobs in theirs.
     promised : bool
         Whether its jobs have a gSLA, so that estimates without a bound do not suffice.
+    service : str
+        The service of which its jobs are replicas, of which no two share a device; otherwise empty.
     """
 
     uid: int
@@ -56,6 +58,7 @@ class Category(NamedTuple):
     job: str = ""
     isolation: Literal["", "latency", "best-effort"] = ""
     promised: bool = False
+    service: str = ""
 
     @property
     def alone(self) -> bool:
@@ -66,7 +69,7 @@ class Category(NamedTuple):
         """Return its name in an instance; ``usual_mib`` is the learned memory of the workload."""
         if self.alone:
             return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
-        special = [self.job] if self.job else []
+        special = [name for name in (self.job, self.service) if name]
         if self.promised:
             special.append("gSLA")
         if self.isolation:
@@ -305,6 +308,8 @@ class CategoryState:
         """The pairs of categories whose jobs may never share a device, or no longer."""
         never = [self._beliefs.pool.sharing(same) is not None for same in (False, True)]
         apart = np.where(self._same_user, never[True], never[False])
+        services = np.array([category.service for category in self.categories], dtype=str)
+        apart |= (services != "") & (services[:, np.newaxis] == services)
         of_job = {category.job: k for k, category in enumerate(self.categories) if category.job}
         for both in self._beliefs.machine.apart:
             if of_job.keys() >= {*both}:

@@ -20,6 +20,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from typing import Final
+from zlib import crc32
 
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.journal_lock import JournalError
@@ -121,10 +122,11 @@ def place(
     if refused:
         raise CannotStartError(f"{names} cannot start: {refused}")
     placed = []
+    ports = {job.run.port for job in view.machine.holding.values() if job.run is not None}
     for start in starts:
         live = view.machine.jobs[start.job.id]
         profiling = not live.alone_only and not view.machine.may_share(live)
-        run = _run(view, start)
+        run = _with_port(_run(view, start), ports)
         placed.append(events.Placed(at_s=view.state.now, run=run, profiling=profiling))
         view.enter(start)
     return placed
@@ -195,6 +197,24 @@ def _run(view: PolicyView, start: Start) -> Run:
         seats=seats,
         isolated=role == "latency" or alone or IDLE in shares,
     )
+
+
+PORTS: Final = range(30_000, 32_700)
+"""Ports of services: below those of outgoing connections, and none of a gang's."""
+
+
+def _with_port(run: Run, taken: set[int | None]) -> Run:
+    """Return a run, with a port if it is of a service: one that no other run has.
+
+    Each run of a job tries another one first: if something else on the node has it, the run does
+    not start, and the next does.
+    """
+    if not run.spec.service:
+        return run
+    first = crc32(run.id.encode()) % len(PORTS)
+    port = next(port for port in (*PORTS[first:], *PORTS[:first]) if port not in taken)
+    taken.add(port)
+    return run.model_copy(update={"port": port})
 
 
 def _limit_mib(view: PolicyView, spec: JobSpec, gpu: int) -> float | None:

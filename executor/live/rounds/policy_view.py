@@ -65,8 +65,9 @@ class RunHistory(NamedTuple):
     def of(cls, live: LiveJob) -> Self:
         """Read a job's history from its beginning."""
         past = cls(waiting_since_s=live.submitted_s)
+        resumes = live.spec.requeue and not live.spec.service
         for step in live.history:
-            past = past._after(step.at_s, step.state, live.spec.requeue)
+            past = past._after(step.at_s, step.state, resumes)
         return past
 
     def _after(self, at_s: float, state: JobState, resumes: bool) -> Self:
@@ -171,6 +172,7 @@ class TrackedJob:
             latency=spec.priority == "latency",
             tenant=spec.owner.name,
             waiting_since_s=live.submitted_s,
+            replica_of=live.service,
         )
         return cls(live, spec, job, spec.key)
 
@@ -265,6 +267,8 @@ class PolicyView:
         rate = known.throughput.get(WHOLE) if known else None
         if track is None or rate is None or track.job.phase != "running":
             return
+        if track.job.replica_of:
+            return
         seen = track.job
         track.read_history(self._estimates.of(track.live), self.state.now)
         seen.done_s = track.past.done_s + iterations / rate
@@ -288,10 +292,11 @@ class PolicyView:
         bool
             True if ``state`` is a new object, because devices, workloads or beliefs have changed.
         """
-        # Add the work done until now at the previous rates.
+        # Add the work done until now at the previous rates; a service always has as much left.
         for job in (track.job for track in self._tracked.values()):
             if job.phase == "running":
-                job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
+                done_s = 0.0 if job.replica_of else job.done(now_s)
+                job.done_s, job.since_s = done_s, max(job.since_s, now_s)
         finished = self._follow()
         machine, beliefs = self.machine, self.beliefs
         layout = Layout.of(machine.devices, beliefs.devices.models, machine.holding.values())
@@ -395,7 +400,8 @@ class PolicyView:
             only = live.id if separated else ""
             promised = live.spec.gsla is not None
             role = self.beliefs.isolation(live)
-            return Category(live.spec.owner.uid, name, need, percent, only, role, promised)
+            of = live.spec.owner.uid, name, need, percent, only, role, promised, live.service
+            return Category(*of)
         return Category(-1, "", self._least_device_mib(need))
 
     def _needs(self, spec: JobSpec, known: Workload | None) -> tuple[float, float]:

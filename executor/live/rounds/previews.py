@@ -267,6 +267,8 @@ def lacks_of_job(job: LiveJob, beliefs: JobBeliefs, stalled: str) -> str:
             "beside a job with which it never ran without SM shares, it and that job need one "
             "from their starts"
         )
+    if _everywhere(machine, job):
+        lines.append("each device that takes jobs has a replica of its service already")
     if stalled:
         lines.append(f"no job starts: each waits for {stalled}")
     if own := _reserved_for(machine, job):
@@ -274,6 +276,13 @@ def lacks_of_job(job: LiveJob, beliefs: JobBeliefs, stalled: str) -> str:
     else:
         lines += _reserved(machine, _idle(machine))
     return "\n".join([*lines, *_taking_none(machine, machine.devices)])
+
+
+def _everywhere(machine: StateMachine, job: LiveJob) -> bool:
+    """Return whether each device that takes jobs has another replica of a job's service."""
+    held = {gpu for other in machine.replicas(job.service) for gpu in other.devices}
+    free = (name for name, device in machine.devices.items() if not device.trouble)
+    return bool(job.service) and held.issuperset(free)
 
 
 def _barred(job: LiveJob) -> str:
@@ -285,6 +294,7 @@ def _barred(job: LiveJob) -> str:
             None,
             [
                 f"its release (held by {job.held}: dovetail release JOB)" if job.held else "",
+                "the end of its rest: dovetail requeue JOB ends it" if job.again_s else "",
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
                 f"other jobs of its array (at most {job.spec.most_running} may run at a time)"
@@ -400,6 +410,8 @@ class Lacks(NamedTuple):
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
             return "a device that takes jobs"
+        if _everywhere(self.machine, job):
+            return "a device without a replica of its service"
         if own := _reserved_for(self.machine, job):
             return own
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"

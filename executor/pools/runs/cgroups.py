@@ -31,8 +31,8 @@ KEPT_BY: Final[Mapping[Enforcement, str]] = {
 """How shares are enforced, in words."""
 
 
-class CpuGroups:
-    """The groups of one state directory.
+class Groups:
+    """The groups of one state directory, one for each rank.
 
     Parameters
     ----------
@@ -40,37 +40,12 @@ class CpuGroups:
         Their common group; created if it is missing.
     """
 
-    version = 0
     entry = "cgroup.procs"
     """The file by which a process enters a group."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         home.mkdir(exist_ok=True)
-
-    def make(self, name: str, cores: float | None) -> str:
-        """Create a group limited to this much CPU time (None: no limit), and return its entry file.
-
-        Raises
-        ------
-        OSError
-            When the kernel refuses.
-        """
-        group = self.home / name
-        group.mkdir(exist_ok=True)
-        if cores is not None:
-            self._limit(group, max(_LEAST_QUOTA_US, round(cores * PERIOD_US)))
-        return str(group / self.entry)
-
-    def cores(self, name: str) -> float | None:
-        """Return the number of cores whose time a group may use, or None if it is not limited.
-
-        Raises
-        ------
-        OSError
-            When there is no such group.
-        """
-        return self._limited(self.home / name)
 
     def members(self, name: str) -> list[ProcessId]:
         """Return the running processes of a group, none if there is no such group."""
@@ -98,6 +73,36 @@ class CpuGroups:
             self.remove(name)
         with contextlib.suppress(OSError):
             self.home.rmdir()
+
+
+class CpuGroups(Groups):
+    """Groups with limits on CPU time."""
+
+    version = 0
+
+    def make(self, name: str, cores: float | None) -> str:
+        """Create a group limited to this much CPU time (None: no limit), and return its entry file.
+
+        Raises
+        ------
+        OSError
+            When the kernel refuses.
+        """
+        group = self.home / name
+        group.mkdir(exist_ok=True)
+        if cores is not None:
+            self._limit(group, max(_LEAST_QUOTA_US, round(cores * PERIOD_US)))
+        return str(group / self.entry)
+
+    def cores(self, name: str) -> float | None:
+        """Return the number of cores whose time a group may use, or None if it is not limited.
+
+        Raises
+        ------
+        OSError
+            When there is no such group.
+        """
+        return self._limited(self.home / name)
 
     def _limit(self, group: Path, quota_us: int) -> None:
         raise NotImplementedError
@@ -130,10 +135,7 @@ class CpuGroupsV2(CpuGroups):
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
-        for above in (home.parent, home):
-            control = above / "cgroup.subtree_control"
-            if "cpu" not in control.read_text(encoding="ascii").split():
-                control.write_text("+cpu", encoding="ascii")
+        hand_down("cpu", home)
 
     def _limit(self, group: Path, quota_us: int) -> None:
         (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}", encoding="ascii")
@@ -141,6 +143,20 @@ class CpuGroupsV2(CpuGroups):
     def _limited(self, group: Path) -> float | None:
         quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)
+
+
+def hand_down(controller: str, home: Path) -> None:
+    """Let the groups below a group of version 2 have a controller.
+
+    Raises
+    ------
+    OSError
+        When the groups above do not hand it down.
+    """
+    for above in (home.parent, home):
+        control = above / "cgroup.subtree_control"
+        if controller not in control.read_text(encoding="ascii").split():
+            control.write_text(f"+{controller}", encoding="ascii")
 
 
 class CgroupParent(NamedTuple):
@@ -160,7 +176,7 @@ def find_groups(name: str) -> CpuGroups | None:
     name : str
         Name of the common group.
     """
-    for place in places(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup")):
+    for place in places_here():
         groups = _tried(place, name)
         if groups is not None:
             return groups
@@ -199,6 +215,16 @@ def places(mounts: str, own: str) -> Iterator[CgroupParent]:
             yield CgroupParent(2, path.parent)
         elif os.geteuid() == 0:
             yield CgroupParent(2, mount.point)
+
+
+def places_here() -> Iterator[CgroupParent]:
+    """Yield the places of this machine where groups may be created, the best first."""
+    return places(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+
+
+def unified_here() -> list[Path]:
+    """Return where groups of version 2 are mounted on this machine."""
+    return [mount.point for mount in _mounts(_read("/proc/self/mountinfo")) if mount.version == 2]
 
 
 class _Mount(NamedTuple):

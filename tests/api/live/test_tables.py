@@ -229,6 +229,15 @@ def test_an_isolated_job_shows_its_launches_and_what_escapes():
     assert "not isolated  the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
 
 
+def test_a_memory_limit_is_shown_with_what_holds_it():
+    held = job(memory_mib=6000.0, memory_held_by="MPS for each of its processes")
+    text = " ".join(printed(job_view(held, 2000.0, "")).split())
+    assert "memory limit 6,000 MiB a worker, held by MPS for each of its processes" in text
+    loose = job(memory_percent=40.0, memory_held_by="nothing")
+    assert "40 % of its GPU a worker, held by nothing" in printed(job_view(loose, 2000.0, ""))
+    assert "held by" not in printed(job_view(job(memory_mib=6000.0), 2000.0, ""))
+
+
 def test_a_source_of_no_figures_is_not_named():
     text = printed(device_table([device(metrics={}, power_w=None)]))
     assert not {"power", "activity", "NVML"} & {*text.split()}

@@ -7,6 +7,7 @@ made up.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_uint, c_ulonglong, c_void_p, cast
@@ -38,9 +39,36 @@ class InjectedLibrary:
         self.throttles = 0x1 | 0x4 | 0x40
         self.freed = 0
         self.sampled = 0
+        self.group_limits: dict[tuple[int, str], int] = {}
+        self.group_used = 0
         for name in dir(type(self)):
             if name.startswith("_nvml"):
                 self._add(name[1:], getattr(self, name))
+
+    def with_group_limits(self) -> None:
+        """Become a library of release 615, which limits the memory of control groups."""
+        self.driver = "615.71.09"
+        for call in (self._limits_of_a_group, self._limit_a_group):
+            self._add(call.__doc__ or "", call)
+
+    def _limits_of_a_group(self, handle: c_void_p, asked: c_void_p) -> int:
+        """nvmlDeviceGetMemoryLimits_v1"""
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t.from_address(asked)
+        key = (int(handle), str(limits.nameSpace))
+        if not os.path.isdir(key[1]):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        limits.softLimit, limits.currentUsed = 0, self.group_used
+        limits.hardLimit = self.group_limits.get(key, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+        return SUCCESS
+
+    def _limit_a_group(self, handle: c_void_p, asked: c_void_p) -> int:
+        """nvmlDeviceSetMemoryLimits_v1"""
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t.from_address(asked)
+        key = (int(handle), str(limits.nameSpace))
+        if not os.path.isdir(key[1]):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        self.group_limits[key] = limits.hardLimit
+        return SUCCESS
 
     def _add(self, name: str, body: Callable[..., int]) -> None:
         arguments = body.__annotations__.copy()

@@ -18,12 +18,15 @@ from dovetail.instances.errors import InputError
 KEY = SplitKey("Made-up GPU", "580.1", "13.1.0")
 
 
-def evidence(share, error=0.5, key=KEY):
+def evidence(share, error=0.5, key=KEY, sms=None):
     products = (
         Product(dtype="float16", m=16, n=1000, k=2048, error=0.1),
         Product(dtype="bfloat16", m=2048, n=2048, k=2048, error=error),
     )
-    return SplitEvidence(**key._asdict(), share=share, sms=66, products=products, date="2026-11-21")
+    sms = sms or reported_sms(share, 132)
+    return SplitEvidence(
+        **key._asdict(), share=share, sms=sms, products=products, date="2026-11-21"
+    )
 
 
 def test_nothing_known_is_nothing_allowed():
@@ -50,6 +53,24 @@ def test_an_element_that_is_no_number_fails():
 def test_one_failure_outweighs_every_pass():
     splits = known(evidence(50), evidence(50, 1.01), evidence(50))
     assert splits.allowed(KEY) == ()
+
+
+def test_shares_of_equally_many_sms_are_one_share():
+    splits = known(evidence(10, sms=8), evidence(5, sms=8), evidence(15, sms=8), evidence(50))
+    assert splits.allowed(KEY) == (10, 50)
+    assert splits.measured(KEY) == {5, 10, 15, 50}
+    failed = known(*splits.evidence, evidence(10, 2.0, sms=8))
+    assert failed.allowed(KEY) == (50,)
+    assert failed.refused(KEY) == (10,)
+
+
+def test_a_share_counted_like_a_measured_one_needs_no_measuring():
+    place = {"gpu_model": KEY.gpu_model, "driver": KEY.driver, "date": "2026-11-22"}
+    counts = tuple(SmCount(share=share, sms=sms, **place) for share, sms in ((6, 8), (20, 26)))
+    splits = Splits(evidence=(evidence(5, sms=8),), sms=counts)
+    assert splits.covered(KEY) == {5, 6}
+    assert splits.allowed(KEY) == (5,)
+    assert splits.covered(KEY._replace(cublas="12.4.5")) == frozenset()
 
 
 @pytest.mark.parametrize("field", range(3))

@@ -138,6 +138,7 @@ class TestKeeping:
             events.HoldChanged(at_s=2.5, job="j1", on=True, by="ann"),
             events.PauseChanged(at_s=2.6, job="j1", on=True, by="ann"),
             events.Edited(at_s=2.7, job="j1", spec=job.spec.replace(nice=2), by="ann"),
+            events.RestartDue(at_s=2.8, job="j1"),
             events.DrainChanged(at_s=3.0, on=False, by="root"),
             events.Placed(at_s=4.0, run=run_of(job, ("g0",), share=30), profiling=True),
             events.Reserved(at_s=4.5, job="j1", gpus=("g0",), until_s=1 / 3),

@@ -28,6 +28,9 @@ def _submitted(machine, rng):
     job = rng.choice([machine.next_job_id()] * 19 + ["j1"])
     if rng.random() < 0.1:
         chosen = chosen.replace(place=machine.submitted % 4, most_running=2)
+    elif rng.random() < 0.2:
+        place = machine.submitted % 2
+        chosen = chosen.replace(place=place, service=True, priority="latency", requeue=True)
     request = rng.choice(["", "", "1000 k", "1000 l"])
     return events.Submitted, {"job": job, "spec": chosen, "request": request}
 
@@ -44,6 +47,11 @@ def _held(machine, rng):
     on = rng.random() < 0.4
     job = rng.choice([*(machine.queued if on else machine.barred), *[*machine.holding][:1], "j1"])
     return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
+
+
+def _rested(machine, rng):
+    job = rng.choice([*machine.resting, *[*machine.holding][:1], "j1"])
+    return events.RestartDue, {"job": job}
 
 
 def _paused(machine, rng):
@@ -214,6 +222,7 @@ _FATES = (
     (_cancelled, 1),
     (_held, 1),
     (_paused, 1),
+    (_rested, 1),
     (_edited, 1),
     (_known, 0.2),
     (_profiled, 0.5),

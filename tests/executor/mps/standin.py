@@ -69,9 +69,21 @@ def front_end():
         sys.stdout.buffer.write(answer)
         sys.stdout.flush()
 
-daemon() if sys.argv[1:] == ["-d"] else front_end()
+front_end() if len(sys.argv) == 1 else daemon()
 """
-"""Sends the commands on standard input to the daemon, or starts it."""
+"""Sends the commands on standard input to the daemon, or runs this file for its options."""
+
+BANNER = "CUDA MPS Control for Linux/Unix/QNX."
+OPTIONS = """OPTIONS:
+  -h,--help                Print this message
+  -d,--daemon              Setup the daemon in the background
+"""
+STATIC = "  -S,--static-partitioning Start the daemon in static partitioning mode\n"
+MODULES = """MODULES:
+  server                   Named servers
+  namespace                Namespaces of a server
+"""
+"""The first two as 580 prints them, the others as NVIDIA documents them for 615 (2026)."""
 
 
 def install(folder, version):
@@ -293,5 +305,34 @@ def start(pipes):
     return 0
 
 
+def has(option):
+    """Return whether this version has an option; static partitions came with 590."""
+    version = int(os.path.basename(os.path.dirname(os.path.abspath(__file__))))
+    return version >= {"-S": 590, "-p": 615}.get(option, 0)
+
+
+def explain(options):
+    """Print what ``-h`` prints next to other options, and return the exit status."""
+    unknown = [option for option in options if option.startswith("-") and not has(option)]
+    if unknown and not has_options():
+        print("Cannot find MPS control daemon process", file=sys.stderr)
+        return 1
+    if unknown:
+        print("Unrecognized option \0")
+    print(BANNER)
+    if has_options():
+        print(OPTIONS + (STATIC if has("-S") else ""))
+    if "-p" in options and not unknown:
+        print(MODULES)
+    return 0
+
+
+def has_options():
+    """Return whether ``-h`` lists options, and unknown ones are named: 535 does neither."""
+    return not os.path.dirname(os.path.abspath(__file__)).endswith("535")
+
+
 if __name__ == "__main__":
-    sys.exit(start(os.environ["CUDA_MPS_PIPE_DIRECTORY"]))
+    if sys.argv[1:] == ["-d"]:
+        sys.exit(start(os.environ["CUDA_MPS_PIPE_DIRECTORY"]))
+    sys.exit(explain(sys.argv[1:]))

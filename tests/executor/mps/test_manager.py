@@ -167,7 +167,7 @@ class TestOthers:
         # Its place is held by something that listens and is no daemon of this GPU.
         pipes = place / "mps" / f"{gpu[4:12]}-{ME}"
         other = gpu[:-12] + "0" * 12
-        Control(pipes, other, ME, manager._program).start()
+        Control(pipes, other, ME, manager.program).start()
         with pytest.raises(MpsError, match="is not ours"):
             seat(manager, gpu)
 
@@ -311,8 +311,8 @@ class TestRecovery:
         environment = seat(manager, gpu)
         assert processes.kill(daemon_of(manager, gpu), 10)
         with subprocess.Popen(["sleep", "100"], env=environment) as client:
-            os.unlink(manager._program)
-            os.symlink("/bin/false", manager._program)
+            os.unlink(manager.program)
+            os.symlink("/bin/false", manager.program)
             recovery = manager.recover(gpu)
             client.kill()
         assert not recovery.healthy
