@@ -42,7 +42,8 @@ def edit(options: Namespace) -> int:
         raise InputError("needs an option to change, or a new command after --", "JOB")
     with Client() as client:
         job = client.job(options.job)
-        if job.workload == default_workload(job.command, job.cwd):
+        own = "replicas" not in changes and job.workload == default_workload(job.command, job.cwd)
+        if own:
             program = changes.get("command", job.command), changes.get("cwd", job.cwd)
             changes.setdefault("workload", default_workload(*program))
         found = client.edit(job.id, changes)

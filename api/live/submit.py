@@ -110,7 +110,7 @@ DESCRIBING: Final = (
     ),
     option(
         "--probe-rate N",
-        "probes per second, at fixed times (default: 10, of a command 1)",
+        "probes per second, at fixed times (default: 10; of a command or a histogram, 1)",
         finite,
     ),
     option(

@@ -453,14 +453,14 @@ _PROBED_ADDRESS: Final = re.compile(
 HTTP_PROBES_S: Final = 10.0
 """Probes of an address per second by default: with 600 a minute, a window of one has a p99."""
 
-COMMAND_PROBES_S: Final = 1.0
-"""Runs of a probe's command per second by default."""
+OTHER_PROBES_S: Final = 1.0
+"""Runs of a probe's command, or readings of a server's histogram, per second by default."""
 
 
 def probes_per_s(spec: JobSpec) -> float:
     """Return how many probes a service with a probe gets per second."""
-    by_default = HTTP_PROBES_S if spec.is_probed_by_http else COMMAND_PROBES_S
-    return spec.probe_rate or by_default
+    timed = spec.is_probed_by_http and spec.probe_histogram is None
+    return spec.probe_rate or (HTTP_PROBES_S if timed else OTHER_PROBES_S)
 
 
 FIXED: Final = (

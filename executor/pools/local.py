@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.specs import Owner, Run
+from dovetail.executor.jobs.specs import Owner, Run, probes_per_s
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.runs.files import (
     PASS_THROUGH,
@@ -99,8 +99,8 @@ def environment_of(
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if rendezvous is None else gang_environment(part, rank, rendezvous)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
-    # If progress is read from the job's output, the job does not report it itself.
-    counted = OWN if run.spec.progress_pattern is None else None
+    # If progress is read from the job's output, or probed, the job does not report it itself.
+    counted = OWN if run.spec.progress_pattern is None and run.spec.probe is None else None
     return {**env, **hook_environment(counted, env)}
 
 
@@ -448,6 +448,7 @@ class LocalPool(Hooks):
             },
             "copies": _copies(run, rank),
             "lines": _lines(run),
+            "probe": _probe(run) if rank == 0 else None,
             **self._leased(),
         }
 
@@ -541,6 +542,15 @@ def _lines(run: Run) -> dict[str, str] | None:
     if pattern is None:
         return None
     return {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": OWN}
+
+
+def _probe(run: Run) -> dict[str, object] | None:
+    spec = run.spec
+    if spec.probe is None:
+        return None
+    how = spec.probe.replace("{port}", str(run.port))
+    histogram, per_s = spec.probe_histogram, probes_per_s(spec)
+    return {"modules": HOOK_DIRECTORY, "how": how, "histogram": histogram, "per_s": per_s}
 
 
 def _from(files: RunFiles) -> list[int]:

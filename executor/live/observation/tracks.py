@@ -131,6 +131,8 @@ class Track:
 
     def advance(self, ranks: Sequence[Progress | None], shift_s: float) -> None:
         """Add the progress of the ranks; ``shift_s`` is the service's clock minus theirs."""
+        if self.run.spec.probe is not None:
+            ranks = ranks[:1]  # which is probed
         reporting = [rank for rank in ranks if rank is not None]
         if not reporting:
             return

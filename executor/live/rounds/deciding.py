@@ -126,7 +126,7 @@ def place(
     for start in starts:
         live = view.machine.jobs[start.job.id]
         profiling = not live.alone_only and not view.machine.may_share(live)
-        run = _with_port(_run(view, start), ports)
+        run = _with_port(_run(view, start), live.submitted_s, ports)
         placed.append(events.Placed(at_s=view.state.now, run=run, profiling=profiling))
         view.enter(start)
     return placed
@@ -203,15 +203,15 @@ PORTS: Final = range(30_000, 32_700)
 """Ports of services: below those of outgoing connections, and none of a gang's."""
 
 
-def _with_port(run: Run, taken: set[int | None]) -> Run:
+def _with_port(run: Run, submitted_s: float, taken: set[int | None]) -> Run:
     """Return a run, with a port if it is of a service: one that no other run has.
 
-    Each run of a job tries another one first: if something else on the node has it, the run does
-    not start, and the next does.
+    The first to be tried differs by job, run and Dovetail's service. If something else on the node
+    has the port, the run does not start, and the next one tries another.
     """
     if not run.spec.service:
         return run
-    first = crc32(run.id.encode()) % len(PORTS)
+    first = crc32(f"{run.id} {submitted_s}".encode()) % len(PORTS)
     port = next(port for port in (*PORTS[first:], *PORTS[:first]) if port not in taken)
     taken.add(port)
     return run.model_copy(update={"port": port})

@@ -12,7 +12,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import page
+from . import page, prober
 from .kernel import PR_SET_PDEATHSIG, boot_id, one_line, prctl, stat_of
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ def _become(
         line.send(_READY)
         if line.recv(_CHUNK) != _GO:
             os._exit(1)
+        if spec.get("probe"):
+            prober.begin(spec, shim, line)
         os.execve(program, spec["command"], page.named(spec["env"]))
     except BaseException as error:
         line.send(one_line(error).encode(errors="replace")[:_CHUNK])
