@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from dovetail.cluster.lease import LEASE_S, LEAST_S
-from dovetail.executor.pools.names import pool_options
+from dovetail.executor.pools.names import STATIC_PARTITIONS, GpuOptions, pool_options
 from dovetail.instances.errors import InputError
 from dovetail.toolkit.commands import host_and_port
 
@@ -178,7 +178,10 @@ def _parts(text: str) -> tuple[str, dict[str, str], str]:
     """
     text, has_pool, pool = text.partition("pool=")
     if has_pool:
-        pool_options(pool)
+        asked = pool_options(pool)
+        if isinstance(asked, GpuOptions) and asked.static:
+            rule = f"{STATIC_PARTITIONS} is for a service on one machine, got pool={pool}"
+            raise InputError(rule, _FLAG)
     first, given, last = "", dict[str, str](), ""
     for piece in filter(None, text.split(",")):
         name, equals, value = piece.partition("=")

@@ -117,7 +117,7 @@ class NodesPool:
         sample_s: float = SAMPLE_S,
     ) -> None:
         require_length(lease_s)
-        self.name, self.notice = finder.name, ""
+        self.name, self.notice, self.reserves = finder.name, "", False
         self.gate = None  # the shares of nodes are measured there, by dovetail doctor --splits
         files = directory / "nodes"
         self._known_files = files / "known"

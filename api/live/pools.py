@@ -27,7 +27,7 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     Parameters
     ----------
     text : str
-        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
+        ``gpu`` or ``gpu:ID,ID,partitions=static``; ``cpu`` or
         ``cpu:cores_per_device=N,devices=N,shares=HOW,gate=made-up``; ``simulated:INSTANCE`` or
         ``simulated:INSTANCE,gate=made-up``; ``NAME`` or ``NAME:TEXT`` of a plugin.
     directory : Path

@@ -68,7 +68,7 @@ SERVE: Final = Command(
     (
         option(
             "--pool POOL",
-            "gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
+            "gpu (this machine's) or gpu:ID,ID,partitions=static; cpu (its cores as stand-ins) or "
             "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE"
             + "".join(f"; {name}:..." for name in plugins("pool"))
             + " (cpu and simulated with ,gate=made-up: shares need made-up evidence)",

@@ -31,6 +31,7 @@ from dovetail.executor.doctor.finding import (
 )
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
 from dovetail.executor.gpus.python_libraries import Libraries, NoPythonError
+from dovetail.executor.gpus.splits import partitioned
 from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.processes import PROGRAM, every_mps
 from dovetail.executor.pools.means import find_means
@@ -108,6 +109,11 @@ def diagnose(
     splits, unread = shares.evidence_in(what.directory)
     hook = Path(HOOK_DIRECTORY)
     measure = _measuring(what, libraries) if used else ()
+    divided = {
+        model: gpu
+        for model, gpu in ((partitioned(gpu.name), gpu) for gpu in used.values())
+        if splits.libraries(model, version)
+    }
     base = _findings(
         ("machine.system", machine.system()),
         ("machine.user", machine.user()),
@@ -140,14 +146,17 @@ def diagnose(
         ("jobs.torch", jobs_python.torch(libraries, state)),
         ("jobs.cublas", jobs_python.cublas(libraries, measure)),
         ("shares.evidence", unread),
-        ("shares.allowed", shares.allowed(splits, used, version, measure)),
+        ("shares.allowed", shares.allowed(splits, [*used, *divided], version, measure)),
         ("shares.python", shares.python(what.python, libraries) if used else None),
     )
     added = (
         *plugins.added(),
         *_findings(("plugins.names", plugins.names()), ("plugins.imports", plugins.imported())),
     )
-    tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
+    tables = [
+        shares.share_table(splits, model, version, gpu.sms)
+        for model, gpu in (*used.items(), *divided.items())
+    ]
     sound = all(finding.level is not Severity.BROKEN for finding in (*base, *added))
     allowed = any(splits.allowed_anywhere(model, version) for model in used)
     shared = allowed and manager.why_not() is None

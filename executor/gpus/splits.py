@@ -31,6 +31,15 @@ def reported_sms(share: int, sms: int) -> int:
     return min(sms, max(8, 2 * (sms * share // (2 * WHOLE))))
 
 
+def partitioned(gpu_model: str) -> str:
+    """Return the name of a GPU model whose SMs MPS divides into static partitions.
+
+    It is another model to everything that is measured: evidence of shares, profiles, slowdowns. A
+    share there is a reservation, and what was measured at a limit says nothing about it.
+    """
+    return f"{gpu_model} (static partitions)"
+
+
 class SplitKey(NamedTuple):
     """The conditions under which a measurement of a share holds."""
 

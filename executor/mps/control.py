@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dovetail.executor.mps import processes
+from dovetail.executor.mps.partitions import PARTITION, PartitionTable, parsed
 from dovetail.executor.mps.processes import (
     DEVICES,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
     PROGRAM,
     SERVER,
+    STATIC,
     MpsProcess,
 )
 from dovetail.instances.errors import DovetailError
@@ -49,6 +51,7 @@ _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH")
 _AS_DAEMON: Final = "-d"
 _UNLIMITED: Final = ("/bin/sh", "-c", 'ulimit -S -d "$(ulimit -H -d)" && exec "$0" "$@"')
 """Prefix of the daemon's command: the service's limit on its own memory must not apply to MPS."""
+_UNRECOGNIZED: Final = "Unrecognized option"
 _NO_DAEMON: Final = "Cannot find MPS control daemon process"
 
 
@@ -151,6 +154,8 @@ class Control:
         Path of the control program.
     answer_s : float
         Timeout of a command in seconds.
+    static : bool
+        Whether its clients have static partitions of the SMs.
     """
 
     directory: Path
@@ -158,6 +163,7 @@ class Control:
     uid: int
     program: str
     answer_s: float = ANSWER_S
+    static: bool = False
 
     def start(self) -> None:
         """Start the daemon; it listens when this returns.
@@ -167,7 +173,10 @@ class Control:
         MpsError
             If it does not start or does not answer.
         """
-        done = self._checked([_AS_DAEMON], "", self.answer_s)
+        mode = [STATIC] if self.static else []
+        done = self._checked([_AS_DAEMON, *mode], "", self.answer_s)
+        if self.static and _UNRECOGNIZED in done.out + done.err:
+            raise MpsError(f"{self}: {self.program} has no static partitions (before CUDA 13.1)")
         if done.exit != 0:
             raise MpsError(f"{self}: did not start: {_output(done)}")
         if self.daemon() is None:
@@ -269,6 +278,36 @@ class Control:
         except NoServerError:
             return True
         return lines[-1:] == ("0",) or client not in self.clients(server)
+
+    def partitions(self) -> PartitionTable:
+        """Return the chunks and static partitions of the GPU."""
+        lines = self.ask("lspart", is_answer=bool)
+        try:
+            return parsed(lines, self.gpu)
+        except ValueError:
+            raise self._not_understood("lspart", lines) from None
+
+    def add_partition(self, chunks: int) -> str:
+        """Reserve SMs, and return the id of the partition."""
+        command = f"sm_partition add {self.gpu} {chunks}"
+        lines = self.ask(command)
+        words = (word for line in lines for word in line.split())
+        start = f"{self.gpu}/"
+        found = next((word for word in words if word.startswith(start)), None)
+        if found is None:
+            text = " / ".join(lines) or "nothing"
+            raise MpsError(f"{self}: {chunks} chunks of SMs were not reserved: {text}")
+        return found.removeprefix(start)
+
+    def remove_partition(self, ident: str) -> None:
+        """Return the SMs of a partition; ``partitions`` shows whether that was done."""
+        self.ask(f"sm_partition rm {self.gpu} {ident}")
+
+    def held_partitions(self) -> frozenset[str]:
+        """Return the ids of the partitions that living processes were given."""
+        start = f"{self.gpu}/"
+        given = (one.environment.get(PARTITION, "") for one in processes.every() if self._owns(one))
+        return frozenset(name.removeprefix(start) for name in given)
 
     def quit(self, within_s: float) -> None:
         """End the daemon, and its servers by force after ``within_s`` seconds.

@@ -26,6 +26,7 @@ from dovetail.executor.mps.control import (
     NoDaemonError,
     acting_as,
 )
+from dovetail.executor.mps.partitions import PARTITION, shares_of
 from dovetail.executor.mps.processes import (
     DEVICES,
     MEMORY,
@@ -63,6 +64,8 @@ class MpsManager:
         The control program.
     patience : RecoveryTimeouts
         Timeouts.
+    static : bool
+        Whether every client has a static partition of the SMs (``partition``).
 
     Notes
     -----
@@ -72,11 +75,18 @@ class MpsManager:
     """
 
     def __init__(
-        self, directory: Path, *, program: str = PROGRAM, patience: RecoveryTimeouts = PATIENCE
+        self,
+        directory: Path,
+        *,
+        program: str = PROGRAM,
+        patience: RecoveryTimeouts = PATIENCE,
+        static: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self.program = program
+        self.static = static
         self._patience = patience
+        self._promised: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
@@ -127,6 +137,76 @@ class MpsManager:
             self._vacate(uuid, uid)
             self._ensure(control)
         return found
+
+    def chunks(self, uuid: str, uid: int) -> int:
+        """Return the number of chunks of SMs that a GPU has for static partitions.
+
+        A daemon of the user is started unless one runs.
+
+        Raises
+        ------
+        MpsError
+            As for ``environment``, or if the control program has no static partitions.
+        """
+        with self._locked(uuid):
+            control = next(iter(self._live(uuid)), self._control(check_uuid(uuid), uid))
+            self._ensure(control)
+            return control.partitions().chunks
+
+    def partition(self, uuid: str, uid: int, share: int | None, holder: str) -> dict[str, str]:
+        """Reserve SMs for a client, and return the variable by which it uses them.
+
+        The client needs the variables of ``environment``, too, without a share.
+
+        Parameters
+        ----------
+        uuid, uid
+            The GPU and the client's user.
+        share : int or None
+            A share of whole chunks (``partitions.shares_of``); None: all chunks.
+        holder : str
+            Who holds the partition until ``give_back``, even before a process has it.
+
+        Raises
+        ------
+        MpsError
+            If the share is no whole number of chunks, or so many are not free now.
+        """
+        control = self._control(check_uuid(uuid), uid)
+        with self._locked(uuid):
+            self._sweep(control)
+            every = control.partitions().chunks
+            chunks = every if share is None else shares_of(every).get(share)
+            if chunks is None:
+                raise MpsError(f"{control}: {share} % is no whole number of its {every} chunks")
+            self._promised[uuid][holder] = found = control.add_partition(chunks)
+        return {PARTITION: f"{uuid}/{found}"}
+
+    def give_back(self, uuid: str, holder: str) -> None:
+        """Let the next ``sweep`` remove a holder's partition once no process has it."""
+        self._promised[uuid].pop(holder, None)
+
+    def sweep(self, uuid: str) -> None:
+        """Remove the static partitions of a GPU that nobody holds or uses.
+
+        Raises
+        ------
+        MpsError
+            If a daemon does not answer.
+        """
+        with self._locked(uuid):
+            for control in self._live(uuid):
+                with suppress(NoDaemonError):
+                    self._sweep(control)
+
+    def _sweep(self, control: Control) -> None:
+        promised = self._promised[control.gpu].values()
+        unused = [one for one in control.partitions().partitions if not one.in_use]
+        loose = [one.id for one in unused if one.id not in promised]
+        held = control.held_partitions() if loose else frozenset()
+        for ident in loose:
+            if ident not in held:
+                control.remove_partition(ident)
 
     def without_mps(self, uuid: str) -> dict[str, str]:
         """Return the environment of a process that must not reach any MPS daemon.
@@ -225,6 +305,9 @@ class MpsManager:
 
     def _ensure(self, control: Control) -> None:
         """Start a daemon if it does not run, or refuse if it cannot take clients."""
+        daemon = control.daemon()
+        if daemon is not None and daemon.is_static is not control.static:
+            self._change_mode(control)
         health = _health(control)
         if health.state is HealthState.DOWN:
             stale = control.daemon()
@@ -244,6 +327,15 @@ class MpsManager:
         elif health.state is HealthState.FAULT:
             raise MpsError(f"{control}: a server is in fault")
 
+    def _change_mode(self, control: Control) -> None:
+        """End a daemon with other shares than these, or refuse if it may have clients."""
+        if _in_use(control):
+            shares = "limits" if control.static else "static partitions"
+            raise MpsError(
+                f"{control}: has, or may have, clients with {shares} of SMs: let them end"
+            )
+        control.quit(self._patience.quit_s)
+
     def _terminate(self, control: Control, pid: int) -> bool:
         try:
             servers = control.servers()
@@ -262,7 +354,7 @@ class MpsManager:
         if program is None:
             raise MpsError(f"{self.program} is not installed")
         place = pipe_directory(self.directory, uuid, uid)
-        return Control(place, uuid, uid, program, self._patience.answer_s)
+        return Control(place, uuid, uid, program, self._patience.answer_s, self.static)
 
     def _controls(self, uuid: str) -> Iterator[Control]:
         """Yield the daemon of every user who has a pipe directory for a GPU."""

@@ -21,6 +21,9 @@ LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+STATIC: Final = "-S"
+"""The daemon's option for static partitions."""
+
 PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
 
 
@@ -54,6 +57,11 @@ class MpsProcess(NamedTuple):
     def is_daemon(self) -> bool:
         """Whether it is a control daemon, not the front end of the same program."""
         return self.runs(PROGRAM) and bool({"-d", "-f"} & set(self.arguments))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it is a control daemon with static partitions."""
+        return self.is_daemon and STATIC in self.arguments
 
     @property
     def pipe_directory(self) -> str | None:

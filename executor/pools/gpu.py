@@ -7,6 +7,7 @@ bindings with injected callbacks; ``docs/evidence/hardware.md`` has the results 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import socket
 from collections import Counter, defaultdict
@@ -19,26 +20,28 @@ from dovetail.executor.gpus.dcgm import PROGRAM as DCGMI
 from dovetail.executor.gpus.dcgm import SOURCE as DCGM
 from dovetail.executor.gpus.dcgm import Dcgm
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu
-from dovetail.executor.gpus.splits import Splits
+from dovetail.executor.gpus.splits import Splits, partitioned
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.mps import processes as mps_processes
 from dovetail.executor.mps.control import BusyDaemonError, MpsError
 from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.partitions import wanted
 from dovetail.executor.mps.processes import SERVER
 from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.isolation import Isolation, IsolationError, SchedulerStatus
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.means import find_means
+from dovetail.executor.pools.names import STATIC_PARTITIONS
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.runs.files import DamagedError, PreparedPart, Started, home_token
 from dovetail.executor.pools.runs.hooks import Bounds
 from dovetail.executor.pools.runs.memory_groups import ROOT, MemoryGroups
 from dovetail.executor.pools.runs.processes import ProcessId, holders
 from dovetail.executor.pools.runs.start_barrier import LaunchError, NotNowError
-from dovetail.executor.pools.share_gate import ShareGate, ShareProgram
+from dovetail.executor.pools.share_gate import WANTED, ShareGate, ShareProgram
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import IDLE, Idle, listed
@@ -150,6 +153,8 @@ class GpuPool(LocalPool):
         no_mps = TURNS if turns else mps.why_not()
         self._has_mps = no_mps is None
         self.notice = "" if self._has_mps else TURNS
+        self.reserves = mps.static
+        self._chunks = self._counted_chunks() if self.reserves else None
         self._means = find_means(
             f"dovetail-{home_token(directory)}",
             nvml,
@@ -164,6 +169,7 @@ class GpuPool(LocalPool):
             program if self._has_mps else None,
             no_mps or no_program,
             enforced=self._has_mps,
+            offers=WANTED if self._chunks is None else wanted(self._chunks, WANTED),
             python_of=self._python_of,
             strangers=self._strangers,
         )
@@ -192,14 +198,13 @@ class GpuPool(LocalPool):
         Without MPS, jobs take turns on a GPU, which bounds what a co-runner can do.
         """
         devices = tuple(
-            Device(id=name, model=gpu.name, memory_mib=gpu.memory_mib, sms=gpu.sms)
+            Device(id=name, model=self._model(gpu), memory_mib=gpu.memory_mib, sms=gpu.sms)
             for name, gpu in self._gpus.items()
         )
         shares: set[int | Idle] = set()
         if self._has_mps:
-            models = {gpu.name for gpu in self._gpus.values()}
-            shares.update(self.gate.allowed_anywhere(models))
-        if self._isolation is not None:
+            shares.update(self.gate.allowed_anywhere({device.model for device in devices}))
+        if self._isolation is not None and not self.reserves:
             shares.add(IDLE)
         return Cluster(
             sharing="mps" if self._has_mps else "time_sliced",
@@ -209,6 +214,32 @@ class GpuPool(LocalPool):
             max_jobs_per_gpu=MOST_JOBS if self._has_mps else 2,
             reserve_mib=RESERVE_MIB,
         )
+
+    def _model(self, gpu: NvmlGpu) -> str:
+        """Return a GPU's model; with static partitions it is another one."""
+        return partitioned(gpu.name) if self.reserves else gpu.name
+
+    def _counted_chunks(self) -> int:
+        """Return the number of chunks that each GPU has for static partitions.
+
+        Raises
+        ------
+        InputError
+            When there are none, or the GPUs differ in it.
+        """
+        if not self._has_mps:
+            raise InputError(f"{STATIC_PARTITIONS} needs MPS", "--pool")
+        try:
+            found = {
+                name: self._mps.chunks(gpu.uuid, os.geteuid()) for name, gpu in self._gpus.items()
+            }
+        except MpsError as error:
+            raise InputError(f"{STATIC_PARTITIONS} is not possible: {error}", "--pool") from None
+        if len(set(found.values())) != 1:
+            text = ", ".join(f"{name} has {chunks}" for name, chunks in found.items())
+            rule = f"{STATIC_PARTITIONS} needs GPUs of equally many chunks of SMs ({text})"
+            raise InputError(f"{rule}: name some of them", "--pool")
+        return next(iter(found.values()))
 
     def sharing(self, same_user: bool) -> str | None:
         """Return why runs of one user, or of two, may never share a GPU; None: they may."""
@@ -297,10 +328,14 @@ class GpuPool(LocalPool):
             if share is not None:
                 raise LaunchError(f"rank {rank}: no MPS, so no share can be enforced")
             return {**self._mps.without_mps(uuid), **isolated}
+        cap = None if self.reserves else share
         try:
             under_mps = self._mps.environment(
-                uuid, spec.owner.uid, share, seat.memory_mib, self._priority(spec)
+                uuid, spec.owner.uid, cap, seat.memory_mib, self._priority(spec)
             )
+            if self.reserves:
+                holder = _group(run, rank)
+                under_mps |= self._mps.partition(uuid, spec.owner.uid, share, holder)
             return {**under_mps, **isolated}
         except MpsError as error:
             if not isinstance(error, BusyDaemonError):
@@ -323,10 +358,12 @@ class GpuPool(LocalPool):
         return [] if self._groups is None else self._groups.members(_group(run, rank))
 
     def released(self, run: Run) -> None:
-        """Remove the run's control groups."""
-        for rank in range(len(run.seats)):
+        """Remove the run's control groups, and let its partitions go."""
+        for rank, seat in enumerate(run.seats):
             if self._groups is not None:
                 self._groups.remove(_group(run, rank))
+            if self.reserves and seat.gpu in self._gpus:
+                self._mps.give_back(self._gpus[seat.gpu].uuid, _group(run, rank))
 
     @property
     def _groups(self) -> MemoryGroups | None:

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from dovetail.executor.gpus.nvml import GpuLostError, Nvml, NvmlError, NvmlGpu, Xid
@@ -186,6 +187,9 @@ class GpuHealth:
         if not self._left[name]:
             self._device_health.heal(name, Cause.MPS)
         self._end_rest(name, uuid)
+        if self._mps.static:
+            with suppress(MpsError):
+                self._mps.sweep(uuid)
 
     def _end_rest(self, name: str, uuid: str) -> None:
         assert self._mps is not None

@@ -169,6 +169,7 @@ class LocalPool(Hooks):
     name = "local"
     notice = ""
     awaited = ""
+    reserves = False
     gate: ShareGate | None = None
 
     def __init__(

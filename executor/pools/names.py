@@ -21,6 +21,10 @@ MADE_UP_GATE: Final = "gate=made-up"
 """The option of the pools without GPUs whose shares need made-up evidence."""
 
 
+STATIC_PARTITIONS: Final = "partitions=static"
+"""The option of the ``gpu`` pool with which shares are reservations of SMs."""
+
+
 class CpuOptions(NamedTuple):
     """The options of a ``cpu`` pool.
 
@@ -35,9 +39,13 @@ class CpuOptions(NamedTuple):
 
 
 class GpuOptions(NamedTuple):
-    """The options of a ``gpu`` pool: the ids of its GPUs, empty for all."""
+    """The options of a ``gpu`` pool.
+
+    The ids of its GPUs, empty for all, and whether shares are static partitions.
+    """
 
     only: tuple[str, ...] = ()
+    static: bool = False
 
 
 def pool_options(text: str) -> CpuOptions | GpuOptions:
@@ -46,7 +54,7 @@ def pool_options(text: str) -> CpuOptions | GpuOptions:
     Parameters
     ----------
     text : str
-        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
+        ``gpu`` or ``gpu:ID,ID,partitions=static``; ``cpu`` or
         ``cpu:cores_per_device=N,devices=N,shares=HOW,gate=made-up``.
 
     Raises
@@ -58,8 +66,29 @@ def pool_options(text: str) -> CpuOptions | GpuOptions:
     if name == "cpu":
         return cpu_options(options)
     if name == "gpu":
-        return GpuOptions(tuple(part for part in options.split(",") if part))
+        return gpu_options(options)
     raise InputError(f"must be one of cpu, gpu, got {name!r}", _FLAG)
+
+
+def gpu_options(text: str) -> GpuOptions:
+    """Return the options of a ``gpu`` pool.
+
+    Parameters
+    ----------
+    text : str
+        ``ID,ID,partitions=static``, any of them.
+
+    Raises
+    ------
+    InputError
+        When an option is unknown, or its value is invalid.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    given = [part for part in parts if "=" in part]
+    for part in given:
+        if part != STATIC_PARTITIONS:
+            raise InputError(f"must be IDs of GPUs or {STATIC_PARTITIONS}, got {part!r}", _FLAG)
+    return GpuOptions(tuple(part for part in parts if part not in given), bool(given))
 
 
 def cpu_options(text: str) -> CpuOptions:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.pools.isolation import Isolation
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.names import CpuOptions, pool_options
+from dovetail.executor.pools.names import CpuOptions, GpuOptions, pool_options
 from dovetail.executor.pools.share_gate import find_program
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plugins import plugins
@@ -40,15 +40,15 @@ def opener(text: str, directory: Path, mps: Path | None = None) -> Callable[[Pat
 
         made_up = read_splits(directory) if asked.made_up else None
         return lambda files: CpuPool(files, *asked[:3], made_up=made_up)
-    return lambda files: _gpu(files, asked.only, directory, mps or directory / "mps")
+    return lambda files: _gpu(files, asked, directory, mps or directory / "mps")
 
 
-def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalPool:
+def _gpu(files: Path, asked: GpuOptions, directory: Path, mps: Path) -> LocalPool:
     from dovetail.executor.gpus.nvml import Nvml, NvmlError
     from dovetail.executor.mps.manager import MpsManager
     from dovetail.executor.pools.gpu import GpuPool
 
-    manager = MpsManager(mps)
+    manager = MpsManager(mps, static=asked.static)
     try:
         nvml = Nvml()
     except NvmlError as error:
@@ -61,7 +61,7 @@ def _gpu(files: Path, only: Sequence[str], directory: Path, mps: Path) -> LocalP
         nvml,
         manager,
         read_splits(directory),
-        only,
+        asked.only,
         isolation=None if isinstance(isolation, str) else isolation,
         program=program,
         no_program=no_program,

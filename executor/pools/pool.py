@@ -103,10 +103,13 @@ class NodePool(Protocol):
         ``gpu``, ``cpu``, ``simulated``, ...: shown with all figures of the pool.
     notice : str
         One line for users on what figures of this pool are worth; empty for real GPUs.
+    reserves : bool
+        Whether a share is reserved for its run, so that runs share a device only with one each.
     """
 
     name: str
     notice: str
+    reserves: bool
 
     @property
     def gate(self) -> ShareGate | None:

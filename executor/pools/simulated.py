@@ -99,6 +99,7 @@ class SimulatedNode:
 
     name: str = "simulated"
     awaited = ""
+    reserves = False
     trouble = ""
 
     def __init__(

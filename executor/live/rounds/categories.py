@@ -269,7 +269,7 @@ class CategoryState:
             for chosen in product(*(of[name] for name in entry.workloads)):
                 members = tuple(sorted(zip(chosen, map(share_code, entry.shares), strict=True)))
                 allowed = all(
-                    share is None or share in self._allowed[self.categories[k], model]
+                    share in {*self._unshared, *self._allowed[self.categories[k], model]}
                     for k, share in zip(chosen, entry.shares, strict=True)
                 )
                 apart = any(self._apart[both] for both in combinations(chosen, 2))
@@ -283,7 +283,7 @@ class CategoryState:
         """Return the cells of categories that may not have their shares, or not share."""
         caps = self._table.caps
         allowed = [
-            [{None, *self._allowed[category, model]} for category in self.categories]
+            [{*self._unshared, *self._allowed[category, model]} for category in self.categories]
             for model in self._models
         ]
         may = np.array(
@@ -297,6 +297,11 @@ class CategoryState:
         ).reshape(len(self._models), len(caps), 2, len(self.categories))
         mine, theirs = may[:, :, 0, :, np.newaxis], may[:, :, 1, np.newaxis, :]
         return np.asarray(~(mine & theirs & ~self._apart & self._isolates))
+
+    @property
+    def _unshared(self) -> tuple[None, ...]:
+        """No cap, if jobs may run so beside others."""
+        return () if self._beliefs.pool.reserves else (None,)
 
     @cached_property
     def _same_user(self) -> NDArray[np.bool_]:

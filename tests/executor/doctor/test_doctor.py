@@ -25,6 +25,7 @@ from dovetail.executor.gpus.splits import (  # noqa: E402
 from dovetail.executor.pools.cpu import CpuPool  # noqa: E402
 from dovetail.executor.pools.runs.processes import TOKEN  # noqa: E402
 from dovetail.instances.plugins import OWN, Plugin, plugins  # noqa: E402
+from tests.executor.gpus.gpu_machine import half_is_right  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.waiting import wait_until  # noqa: E402
 
@@ -139,6 +140,18 @@ def test_evidence_and_mps_make_partitions(tmp_path, library):
     result = diagnosis(tmp_path)
     assert result.usable is Usable.PARTITIONED
     assert "cuBLAS 130100: 50" in found(result, "shares.allowed")[0].text
+
+
+def test_evidence_of_static_partitions_is_shown_apart(tmp_path, library):
+    (tmp_path / "state").mkdir()
+    model = "Injected H200 (static partitions)"
+    keep_splits(tmp_path / "state", half_is_right(gpu_model=model).evidence[0])
+    result = diagnosis(tmp_path)
+    texts = [one.text for one in found(result, "shares.allowed")]
+    assert texts[0] == "not measured on Injected H200, driver 580.0 (injected)"
+    assert texts[1].endswith(f"on {model}, driver 580.0 (injected), cuBLAS 130100: 50")
+    assert [table.gpu_model for table in result.shares] == [model]
+    assert result.usable is Usable.UNPARTITIONED
 
 
 def test_evidence_of_a_failure_makes_none(tmp_path, library):

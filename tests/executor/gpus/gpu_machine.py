@@ -69,7 +69,8 @@ except OSError:
     print("no MPS", flush=True)
 else:
     stream = connection.makefile("rw")
-    stream.write(json.dumps({"client": os.getpid()}) + "\\n")
+    told = {"client": os.getpid(), "partition": os.environ.get("CUDA_MPS_SM_PARTITION")}
+    stream.write(json.dumps(told) + "\\n")
     stream.flush()
     threading.Thread(target=listen, args=(stream,), daemon=True).start()
 k = 0
@@ -82,11 +83,11 @@ os._exit(0)
 """
 
 
-def half_is_right(cublas="130100"):
+def half_is_right(cublas="130100", gpu_model="Injected H200"):
     """Return made-up evidence that 50 % computes right on the made-up GPU."""
     product = Product(dtype="float16", m=16, n=1000, k=2048, error=0.5)
     evidence = SplitEvidence(
-        gpu_model="Injected H200",
+        gpu_model=gpu_model,
         driver="580.0 (injected)",
         cublas=cublas,
         share=50,
@@ -100,12 +101,12 @@ def half_is_right(cublas="130100"):
 class GpuMachine:
     """Directories of a machine, and how its service is started."""
 
-    def __init__(self, place, library, gpus=1):
-        self.place, self.library, self.isolation = place, library, None
+    def __init__(self, place, library, gpus=1, release="580", static=False):
+        self.place, self.library, self.isolation, self.static = place, library, None, static
         self.state = place / "state"
         self.uuids = [f"GPU-{uuid.uuid4()}" for _ in range(gpus)]
         self.names = [name[:12] for name in self.uuids]
-        self.program = standin.install(place, "580")
+        self.program = standin.install(place, release)
         self.work = place / "work"
         for path in (self.state, self.work):
             path.mkdir()
@@ -118,7 +119,8 @@ class GpuMachine:
 
     def pool(self, splits=None, patience=HASTY):
         """Return a pool of the made-up GPUs."""
-        mps = MpsManager(self.place / "m", program=self.program, patience=patience)
+        place = self.place / "m"
+        mps = MpsManager(place, program=self.program, patience=patience, static=self.static)
         works = self.isolation is not None and self.isolation.why_not() is None
         isolation = self.isolation if works else None
         return GpuPool(self.state, Nvml(), mps, splits or Splits(), isolation=isolation)
@@ -188,11 +190,11 @@ class GpuMachine:
 
 
 @contextmanager
-def gpu_machine(library, gpus=1):
+def gpu_machine(library, gpus=1, **options):
     """Make a machine in a directory with a short name (for sockets), and remove it at the end."""
     place = Path(tempfile.mkdtemp(prefix="gpu", dir="/tmp"))
     place.chmod(0o755)
-    machine = GpuMachine(place, library, gpus)
+    machine = GpuMachine(place, library, gpus, **options)
     try:
         with cleared(machine.state):
             yield machine

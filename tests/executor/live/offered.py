@@ -11,8 +11,8 @@ from dovetail.instances.slowdowns.shares import caps_of
 class Offered:
     """A pool that only says which devices it has, and how jobs may share them."""
 
-    def __init__(self, cluster, sharing=lambda same_user: None, allowed=None):
-        self.offered, self.sharing = cluster, sharing
+    def __init__(self, cluster, sharing=lambda same_user: None, allowed=None, reserves=False):
+        self.offered, self.sharing, self.reserves = cluster, sharing, reserves
         self.allowed = allowed or (lambda library, model: caps_of(cluster.shares))
 
     def cluster(self):

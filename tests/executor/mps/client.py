@@ -21,7 +21,8 @@ def attach():
         print("no MPS", flush=True)
         signal.pause()
     with connection.makefile("rw") as stream:
-        stream.write(json.dumps({"client": os.getpid()}) + "\n")
+        told = {"client": os.getpid(), "partition": os.environ.get("CUDA_MPS_SM_PARTITION")}
+        stream.write(json.dumps(told) + "\n")
         stream.flush()
         for word in stream:
             print(word.strip(), flush=True)

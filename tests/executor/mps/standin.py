@@ -17,7 +17,13 @@ Servers are real processes that do nothing. Clients are processes that connect t
 - ``mute``: the next three commands of each kind are answered by nothing;
 - ``fault``: a client faults; newcomers are refused until all clients have left;
 - ``deaf``: clients cannot be terminated; ``stuck``: nor can servers be shut down;
-- ``babble``: lists are answered by nonsense.
+- ``babble``: lists are answered by nonsense;
+- ``crowded``: no partition can be added while there are clients, as NVIDIA documents for MPS v3.
+
+From 590 on it has static partitions (``-S``), of a GPU like an H200: 16 chunks of 8 SMs, and 4 SMs
+left over for the partition that takes the last chunk. Their commands and tables are those of
+NVIDIA's pages of release 615 ("Common Tasks", "Legacy MPS v2 Interface"), the refusal of too many
+chunks is one that others have posted, other errors are made up.
 """
 
 from __future__ import annotations
@@ -105,11 +111,70 @@ def install(folder, version):
     return str(program)
 
 
+CHUNKS, CHUNK_SMS, SMS = 16, 8, 132
+ROW = "{:14}{:42}{:>5} {:>5} {:>4} {:>4} {}\n"
+HEADS = ROW.format("GPU", "Partition", "free", "used", "free", "used", "clients") + ROW.format(
+    "", "", "chunk", "chunk", "SM", "SM", ""
+)
+
+
+class Partitions:
+    """The static partitions of a GPU, by id."""
+
+    def __init__(self, uuid):
+        self.uuid, self.made, self.chunks, self.clients = uuid, 0, {}, {}
+
+    def free(self):
+        return CHUNKS - sum(self.chunks.values())
+
+    def sms(self, ident):
+        last = next(reversed(self.chunks)) == ident and not self.free()
+        return CHUNK_SMS * self.chunks[ident] + (SMS - CHUNK_SMS * CHUNKS if last else 0)
+
+    def answer(self, words, crowded):
+        """Answer a command, or return None if it is none about partitions."""
+        if words == ["lspart"]:
+            return self.table()
+        if words[:1] != ["sm_partition"]:
+            return None
+        _, verb, uuid, what = words
+        if not self.uuid.startswith(uuid):
+            return f"Device {uuid} not found\n"
+        return self.add(int(what), crowded) if verb == "add" else self.remove(what)
+
+    def add(self, chunks, crowded):
+        error = "error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
+        if chunks > self.free():
+            return f"Failed to fulfill the requested SM partition of {chunks} chunks, {error}\n"
+        if crowded and any(self.clients.values()):
+            return "Device has active clients\n"
+        self.made += 1
+        ident = f"D{self.made}/{'A' * 33}"
+        self.chunks[ident], self.clients[ident] = chunks, set()
+        return f"{self.uuid}/{ident}\n"
+
+    def remove(self, ident):
+        if ident not in self.chunks or self.clients[ident]:
+            return f"Partition {ident} is in use or unknown\n"
+        del self.chunks[ident], self.clients[ident]
+        return ""
+
+    def table(self):
+        used, sms = CHUNKS - self.free(), sum(map(self.sms, self.chunks))
+        short = self.uuid[:12]
+        rows = [ROW.format(short, "-", self.free(), used, SMS - sms, sms, "-")]
+        for ident, chunks in self.chunks.items():
+            yes = "Yes" if self.clients[ident] else "-"
+            rows.append(ROW.format(short, ident, "-", chunks, "-", self.sms(ident), yes))
+        return HEADS + "".join(rows)
+
+
 class Daemon:
     """The control daemon: at most one server, as all its clients are of one user."""
 
-    def __init__(self, pipes):
+    def __init__(self, pipes, static):
         self.pipes = pipes
+        self.partitions = Partitions(os.environ["CUDA_VISIBLE_DEVICES"]) if static else None
         self.version = os.path.basename(os.path.dirname(__file__))
         self.server = None
         self.clients = {}
@@ -141,7 +206,8 @@ class Daemon:
         with connection, connection.makefile("rw") as stream:
             line = stream.readline()
             if line.startswith("{"):
-                self.serve_client(json.loads(line)["client"], stream)
+                told = json.loads(line)
+                self.serve_client(told["client"], stream, told.get("partition") or "")
                 return
             while line:
                 stream.write(self.in_turn(line.split()))
@@ -169,11 +235,17 @@ class Daemon:
         finally:
             self.turn.release()
 
-    def serve_client(self, pid, stream):
+    def serve_client(self, pid, stream, partition):
         with self.lock:
             if self.fault:
                 tell(stream, "807")
                 return
+            if self.partitions is not None:
+                ident = partition.removeprefix(f"{self.partitions.uuid}/")
+                if ident not in self.partitions.chunks:
+                    tell(stream, "915")
+                    return
+                self.partitions.clients[ident].add(pid)
             if self.server is None:
                 import subprocess  # as late as that, too
 
@@ -186,6 +258,8 @@ class Daemon:
             pass
         with self.lock:
             self.clients.pop(pid, None)
+            if self.partitions is not None:
+                self.partitions.clients.get(ident, set()).discard(pid)
             self.fault = self.fault and bool(self.clients)
 
     def answer(self, words):
@@ -195,6 +269,10 @@ class Daemon:
                 return self.listed([self.server.pid] if self.server else [])
             if name == "standin":
                 return self.mood(arguments[0])
+            if self.partitions is not None:
+                found = self.partitions.answer(words, "crowded" in self.moods)
+                if found is not None:
+                    return found
             if name in self.of_a_server():
                 if self.server is None or arguments[:1] != [str(self.server.pid)]:
                     return not_found(name, arguments)
@@ -276,7 +354,7 @@ def tell(stream, word):
         pass
 
 
-def start(pipes):
+def start(pipes, static):
     """Start the daemon, and return once it listens."""
     os.makedirs(pipes, exist_ok=True)
     held = os.open(os.path.join(pipes, "control_lock"), os.O_RDWR | os.O_CREAT)
@@ -294,7 +372,7 @@ def start(pipes):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    daemon = Daemon(pipes)
+    daemon = Daemon(pipes, static)
     served = daemon.listen()
     if daemon.measured:
         time.sleep(LISTENS_S)
@@ -333,6 +411,6 @@ def has_options():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["-d"]:
-        sys.exit(start(os.environ["CUDA_MPS_PIPE_DIRECTORY"]))
+    if sys.argv[1:] == ["-d"] or (has("-S") and sys.argv[1:] == ["-d", "-S"]):
+        sys.exit(start(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "-S" in sys.argv))
     sys.exit(explain(sys.argv[1:]))
