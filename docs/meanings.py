@@ -443,8 +443,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "memory_used_mib": "The most memory that a rank was seen to use in this run, MiB.",
         "memory_held_by": "While it runs with a memory limit: [what makes it keep to "
         "it](../explanation/memory.md); `nothing` if nothing does.",
+        "estimate_s": "How long its owner expects it to run alone, s; null if not said.",
         "walltime_s": "Longest time of a run, s; null for no limit.",
         "retries": "Number of restarts after failures.",
+        "requeue": "Whether it may be stopped and started again.",
         "grace_s": "Time from SIGTERM to SIGKILL, s.",
         "checkpoint_s": "Most work between its checkpoints, s, 0 if it writes one on SIGTERM; null "
         "if the policy `dovetail` may not stop it for other jobs.",

@@ -70,6 +70,7 @@ _CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "requeue": "dovetail.live.requeue:REQUEUE",
         "drain": "dovetail.live.drain:DRAIN",
         "top": "dovetail.live.top:TOP",
+        "page": "dovetail.live.page.command:PAGE",
     },
     "the shell": {"completion": "dovetail.cli.completion:COMPLETION"},
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dovetail.instances.instance import Assumed
     from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening
+    from dovetail.live.page.sessions import Sessions
     from dovetail.predictors.fitted.trained import TrainedPredictor
 
 
@@ -94,10 +95,16 @@ SERVE: Final = Command(
         ),
         option(
             "--listen HOST:PORT",
-            "also listen on TCP, without encryption; needs --tokens",
+            "also listen on TCP, without encryption, for programs and for browsers (the page); "
+            "without --tokens on this machine's own address only (127.0.0.1)",
             host_and_port,
         ),
         option("--tokens FILE", "USER TOKEN on each line; only its owner may read it"),
+        option(
+            "--page-name HOST",
+            "also answer browsers under this name, as that of a proxy; may be repeated",
+            repeated=True,
+        ),
         option("--max-grace TIME", "the longest --grace that jobs may have", duration, "1h"),
         option("--keep TIME", "how long to keep logs and events of ended jobs", duration, "30d"),
         option(
@@ -184,6 +191,7 @@ def serve(options: Namespace) -> int:
     take_all()
     from dovetail.live.http.application import application
     from dovetail.live.http.server import serving
+    from dovetail.live.page.sessions import Sessions
 
     with Journal(directory, options.accept_loss) as journal:
         pool = pool_named(options.pool, directory, sample_s)
@@ -208,7 +216,8 @@ def serve(options: Namespace) -> int:
                 gathering=_gathering(options),
             ),
         )
-        answering = application(service.api, tokens)
+        sessions = Sessions()
+        answering = application(service.api, tokens, sessions, options.page_name)
         with (
             ended_by_signals(service.stop),
             compiling_ahead(),
@@ -216,6 +225,8 @@ def serve(options: Namespace) -> int:
             announced(directory, where.path),
         ):
             _tell(options, pool, where, port)
+            if port is not None and not options.json:
+                _tell_page(where, port, sessions if tokens is None else None)
             service.run()
     return 0
 
@@ -228,12 +239,24 @@ def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens |
     from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening
 
-    if (options.listen is None) != (options.tokens is None):
-        missing = "--tokens" if options.tokens is None else "--listen"
-        raise InputError("is required, too: over TCP, a token identifies the user", missing)
+    if options.listen is None and options.tokens is not None:
+        raise InputError("is required, too: over TCP, a token identifies the user", "--listen")
+    if options.listen is not None and options.tokens is None and not _is_own(options.listen[0]):
+        rule = "is required, too, unless --listen is at 127.0.0.1: a token identifies the user"
+        raise InputError(rule, "--tokens")
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
     return Listening(path, os.geteuid() == 0, options.listen), tokens
+
+
+def _is_own(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:
@@ -300,3 +323,25 @@ def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None
     print(f"serving the {pool.name} pool, {count}, at {where.path}{tcp}{dry}", flush=True)
     for line in filter(None, (pool.notice, awaited_text(pool))):
         print(f"dovetail: {line}", file=sys.stderr)
+
+
+def _tell_page(where: Listening, port: int, sessions: Sessions | None) -> None:
+    """Print where the page is and, on a terminal, a link for the service's own user.
+
+    Elsewhere a link would stay in a log. ``sessions`` is None if users log in with tokens.
+    """
+    import socket
+
+    from dovetail.live.http.connections import owner_of
+
+    assert where.address is not None
+    host = where.address[0]
+    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+    page = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    if sessions is None:
+        print(f"its page: {page}/ (log in with a token)", flush=True)
+    elif sys.stdout.isatty():
+        secret = sessions.link(owner_of(os.geteuid(), os.getegid()))
+        print(f"its page, with a link for you that works once: {page}/login/{secret}", flush=True)
+    else:
+        print(f"its page: {page}/ (dovetail page prints a link)", flush=True)

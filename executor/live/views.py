@@ -113,8 +113,10 @@ class JobView:
     memory_percent: float | None = None
     memory_used_mib: float | None = None
     memory_held_by: str = ""
+    estimate_s: float | None = None
     walltime_s: float | None = None
     retries: int = 0
+    requeue: bool = True
     grace_s: float = 0.0
     checkpoint_s: float | None = None
     stops_apart_s: float | None = None
@@ -195,3 +197,60 @@ class ServiceView:
     trouble: str = ""
     evidence: EvidenceView | None = None
     devices: tuple[DeviceView, ...] = ()
+
+
+HORIZON_S: Final = 3600.0
+"""Seconds that an ``Outlook`` covers."""
+
+
+@dataclass(kw_only=True)
+class Stay:
+    """A job on devices, for some time from now.
+
+    Attributes
+    ----------
+    job : str
+        The job.
+    gpus : tuple of str
+        Its devices.
+    shares : tuple
+        Its share on each.
+    from_s, to_s : float
+        From when to when, in seconds from now; infinity if the end is unknown or later.
+    by : str
+        From what its end is known: ``rate`` (measured), ``estimate`` (its owner's), or empty.
+    starts : bool
+        Whether it has not begun.
+    """
+
+    job: str
+    gpus: tuple[str, ...]
+    shares: tuple[int | str | None, ...]
+    from_s: float
+    to_s: float
+    by: str
+    starts: bool
+
+
+class Outlook(NamedTuple):
+    """The next hour.
+
+    Attributes
+    ----------
+    made_s : float
+        When it was made, on the service's clock.
+    stays : tuple of Stay
+        Jobs on devices, by their beginnings.
+    waiting : tuple of str
+        Jobs that do not start within the hour, as far as it was rolled forward.
+    until_s : float
+        Up to which moment starts are known.
+    why : str
+        Why it is not known further; empty if it is known for the hour.
+    """
+
+    made_s: float
+    stays: tuple[Stay, ...]
+    waiting: tuple[str, ...]
+    until_s: float
+    why: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any, Final, TypeVar
 
@@ -36,6 +36,10 @@ from dovetail.live.http.requests import (
     Submissions,
     parsed,
 )
+from dovetail.live.page.door import HEADERS, Door, error_page, is_page
+from dovetail.live.page.routes import Pages
+from dovetail.live.page.routes import router as page_router
+from dovetail.live.page.sessions import Sessions
 
 LONGEST_WAIT_S: Final = 60.0
 _SLICE_S: Final = 5.0
@@ -44,8 +48,13 @@ _router = APIRouter(prefix="/v1")
 _Made = TypeVar("_Made")
 
 
-def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI:
-    """Return the API of a service.
+def application(
+    api: ServiceApi | None,
+    tokens: Tokens | None = None,
+    sessions: Sessions | None = None,
+    names: Collection[str] = (),
+) -> FastAPI:
+    """Return the API of a service, and its page.
 
     Parameters
     ----------
@@ -53,6 +62,10 @@ def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI
         The service; None to describe the API only.
     tokens : Tokens, optional
         Tokens of the users that may connect over TCP. Default: none may.
+    sessions : Sessions, optional
+        The sessions of browsers. Default: none yet.
+    names : collection of str
+        Further names under which browsers reach the service.
     """
     made = _Described(
         title="Dovetail",
@@ -68,13 +81,17 @@ def application(api: ServiceApi | None, tokens: Tokens | None = None) -> FastAPI
     made.state.api = api
     made.state.ending = threading.Event()
     made.state.bodies = Bodies()
+    opened = Sessions() if sessions is None else sessions
     if api is not None:
         made.state.ends = JobEnds(api, made.state.ending.is_set)
+        made.state.pages = Pages(api, opened, tokens, made.state.ending.is_set)
     made.include_router(_router)
+    made.include_router(page_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(Lanes)
     made.add_middleware(Gate, tokens=tokens)
     made.add_middleware(SmallBodies)
+    made.add_middleware(Door, sessions=opened, names=names)
     made.add_exception_handler(DovetailError, _refused)
     made.add_exception_handler(RequestValidationError, _malformed)
     made.add_exception_handler(HTTPException, _http_error)
@@ -355,6 +372,10 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     return answer(Fault(kind="http", error=line), error.status_code)
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Exception) -> Response:
     what = f"internal error, please report it: {type(error).__name__}: {error}"
+    if is_page(request.url.path):
+        made = error_page(500, what)
+        made.raw_headers.extend(HEADERS)
+        return made
     return answer(Fault(kind="failed", error=" ".join(what.split())), 500)

@@ -67,6 +67,8 @@ class Gate:
         if not self._known(scope):
             return answer(Fault(kind="token", error=_lacking(scope)), 401)
         state = scope["state"]
+        if "peer" not in state:
+            return None
         if "recognised" in state and not state["recognised"](state["peer"].uid):
             return answer(Fault(kind="busy", error="too many connections"), 503)
         return None
@@ -79,7 +81,7 @@ class Gate:
             user = self._tokens.user(token.strip()) if kind.lower() == "bearer" else None
             if user is not None:
                 state["peer"] = user
-        return "peer" in state
+        return "peer" in state or "stranger" in state
 
 
 def _lacking(scope: Scope) -> str:
@@ -208,12 +210,20 @@ PREVIEWS: Final = Lane(1, 64)
 CHANGES: Final = Lane(8, 256)
 WAITS: Final = Lane(256, 0)
 LOGS: Final = Lane(32, 0, streams=True)
+EVENTS: Final = Lane(128, 0)
+"""Changes of pages; each part has to be read in time."""
+STRANGERS: Final = Lane(16, 256)
+"""All who have not logged in, together."""
+
+_STRANGER: Final = -1
 
 
 def lane_of(method: str, path: str, query: bytes) -> Lane:
     """Return the lane of a request."""
     if method not in ("GET", "HEAD"):
         return CHANGES
+    if path == "/events":
+        return EVENTS
     if path.endswith("/log"):
         return LOGS
     if path in ("/v1/plan", "/v1/instance") or path.endswith("/explanation"):
@@ -240,10 +250,12 @@ class Lanes:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        peer = scope["state"].get("peer")
         lane = lane_of(scope["method"], scope["path"], scope["query_string"])
-        async with self._place(lane, scope["state"]["peer"].uid) as entered:
+        place = (STRANGERS, _STRANGER) if peer is None else (lane, peer.uid)
+        async with self._place(*place) as entered:
             if not entered:
-                most = lane.places + lane.line
+                most = place[0].places + place[0].line
                 line = f"at most {most} such requests of a user may wait for their answers"
                 refusal = answer(Fault(kind="too_many", error=line), 429)
                 refusal.headers["retry-after"] = "1"

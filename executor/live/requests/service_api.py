@@ -45,6 +45,7 @@ from dovetail.executor.live.views import (
     Chosen,
     DeviceView,
     JobView,
+    Outlook,
     ServiceView,
     StepView,
 )
@@ -186,8 +187,10 @@ def _job_view(
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),
+        estimate_s=spec.estimate_s,
         walltime_s=spec.walltime_s,
         retries=spec.retries,
+        requeue=spec.requeue,
         grace_s=spec.grace_s,
         checkpoint_s=spec.checkpoint_s,
         stops_apart_s=spec.stops_apart_s,
@@ -231,6 +234,7 @@ _FOR_OTHERS: Final = (
     *("checkpoint_s", "stops_apart_s", "public_log", "held", "awaits", "service", "replica"),
     *("replicas", "ready", "restarts", "quick_ends", "again_s", "p99_s", "p99_alone_s"),
     "p99_promised_s",
+    *("estimate_s", "requeue"),
 )
 
 
@@ -295,6 +299,9 @@ class RoundsForUsers(Protocol):
 
     def plan(self, audience: str = "") -> Plan:
         """Return a plan of the policy's present decision."""
+
+    def outlook(self, audience: str = "") -> Outlook:
+        """Return what is expected to start and to end within the next hour."""
 
 
 class Troubled(Protocol):
@@ -669,6 +676,10 @@ class ServiceApi:
     def plan(self, by: Owner | None = None) -> Plan:
         """Return a plan of the policy's present decision, without carrying it out."""
         return self._rounds.plan(self._audience(by))
+
+    def outlook(self, by: Owner | None = None) -> Outlook:
+        """Return what is expected to start and to end within the next hour; an estimate."""
+        return self._rounds.outlook(self._audience(by))
 
     def explain(self, job: str, by: Owner | None = None) -> str:
         """Return why a job waits and what would let it start."""

@@ -26,7 +26,8 @@ from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.live import Live
 from dovetail.executor.live.rounds.deciding import REST, Decider
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND, Precedence
-from dovetail.executor.live.views import ServiceView
+from dovetail.executor.live.rounds.outlook import Expected, outlook
+from dovetail.executor.live.views import Outlook, ServiceView
 from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.second_opinion import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
@@ -35,7 +36,7 @@ from dovetail.formulations.rounds import Round
 from dovetail.instances._record import listed
 from dovetail.instances.checking.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Instance, Job
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 from dovetail.instances.slowdowns.shares import caps_of
@@ -557,6 +558,28 @@ class Previews:
         """Return a plan of the policy's present decision."""
         with self._one:
             return self._plan(self._now(audience))
+
+    def outlook(self, audience: str = "") -> Outlook:
+        """Return what is expected to start and to end within the next hour."""
+        with self._one:
+            preview = self._now(audience)
+        choice = preview.choice
+        with self._live.lock:
+            expected = {job.id: self._expected(job) for job in choice.instance.jobs}
+        return outlook(choice.instance, choice.assigned, choice.objective, expected, preview.made_s)
+
+    def _expected(self, job: Job) -> Expected:
+        """Return how much work a job has left: by its measured rate, else by its estimate."""
+        live = self._live.machine.jobs.get(job.id)
+        if live is None:
+            return Expected()
+        seen = self._live.readings.now.get(live.run.id) if live.run and job.running else None
+        if seen is not None and seen.total and seen.iterations is not None and seen.rate:
+            left = max(seen.total - seen.iterations, 0.0)
+            return Expected(left / (seen.solo_rate or seen.rate), "rate", left / seen.rate)
+        if live.spec.estimate_s is not None and job.remaining_s is not None:
+            return Expected(job.remaining_s, "estimate")
+        return Expected()
 
     def explain(self, job: LiveJob, audience: str = "") -> str:
         """Return why a job waits and what would let it start, or where it runs."""

@@ -502,7 +502,7 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("serve", "--pool", "cpu:devices=0"), "--pool: devices must be a whole number >= 1"),
         (("serve", "--pool", "simulated"), "--pool: must name an instance: simulated:INSTANCE"),
         (("serve", "--pool", "simulated:none.json"), "none.json: cannot be read"),
-        (("serve", "--listen", "localhost:0"), "--tokens: is required, too"),
+        (("serve", "--listen", "0.0.0.0:0"), "--tokens: is required, too"),
         (("serve", "--tokens", "x"), "--listen: is required, too"),
         (("serve", "--assume-pair", "0.9"), "must be a slowdown from 1 to 1000, got '0.9'"),
         (("serve", "--assume-pair", "nan"), "must be a slowdown from 1 to 1000, got 'nan'"),

@@ -1,0 +1,96 @@
+"""Sessions of browsers over TCP, and links that begin one; only in memory, by their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dovetail.executor.jobs.specs import Owner
+
+COOKIE: Final = "dovetail_session"
+LASTING_S: Final = 12 * 3600
+MOST_OF_USER: Final = 16
+"""Sessions of a user; the oldest ends when there are more."""
+
+_SECRET_BYTES: Final = 32
+
+
+class _Session(NamedTuple):
+    user: Owner
+    until_s: float
+
+
+class Sessions:
+    """The sessions of a service; thread-safe.
+
+    Parameters
+    ----------
+    now_s : callable
+        A clock that never goes back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._open: dict[bytes, _Session] = {}
+        self._links: dict[bytes, Owner] = {}
+
+    def begin(self, user: Owner) -> str:
+        """Begin a session, and return its secret."""
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        with self._lock:
+            now_s = self._now_s()
+            self._open = {key: each for key, each in self._open.items() if each.until_s > now_s}
+            own = [key for key, each in self._open.items() if each.user.uid == user.uid]
+            for key in own[: max(len(own) + 1 - MOST_OF_USER, 0)]:
+                del self._open[key]
+            self._open[_digest(secret)] = _Session(user, now_s + LASTING_S)
+        return secret
+
+    def user(self, secret: str) -> Owner | None:
+        """Return the user of a session; None if it is over or never was."""
+        with self._lock:
+            found = self._open.get(_digest(secret))
+            return found.user if found is not None and found.until_s > self._now_s() else None
+
+    def end(self, secret: str) -> None:
+        """End a session, if there is one."""
+        with self._lock:
+            self._open.pop(_digest(secret), None)
+
+    def link(self, user: Owner) -> str:
+        """Return a secret that begins a session of a user once."""
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        with self._lock:
+            self._links[_digest(secret)] = user
+        return secret
+
+    def enter(self, secret: str) -> str | None:
+        """Begin the session of a link's secret, which is void then; None if it is void."""
+        with self._lock:
+            user = self._links.pop(_digest(secret), None)
+        return None if user is None else self.begin(user)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()
+
+
+def cookie_of(headers: object, name: str = COOKIE) -> str:
+    """Return the value of a cookie among the headers of a request; empty if it is not there."""
+    for header, value in headers:  # type: ignore[attr-defined]
+        if header == b"cookie":
+            for part in value.decode("latin-1").split(";"):
+                key, _, found = part.strip().partition("=")
+                if key == name:
+                    return str(found)
+    return ""
+
+
+def set_cookie(secret: str, lasting_s: int = LASTING_S, name: str = COOKIE) -> str:
+    """Return the header that gives a browser a cookie; with 0 s, that takes it back."""
+    return f"{name}={secret}; Max-Age={lasting_s}; Path=/; HttpOnly; SameSite=Strict"
