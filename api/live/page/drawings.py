@@ -118,7 +118,7 @@ class Span(NamedTuple):
     starts: bool = False
 
 
-_ROW: Final = 26
+_ROW: Final = 32
 _LEFT: Final = 88
 _WIDTH: Final = 720
 _HEAD: Final = 18
@@ -151,7 +151,7 @@ def gantt(
         )
     for k, row in enumerate(rows):
         y = _HEAD + _ROW * k
-        drawn.append(f'<text class="row" y="{y + 17}">{Markup.escape(row)}</text>')
+        drawn.append(f'<text class="row" y="{y + 20}">{Markup.escape(row)}</text>')
     drawn.extend(_span(span, length_s) for span in spans)
     return _svg("gantt", _WIDTH, height, drawn, stretched=False)
 

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -91,8 +91,10 @@ class Feed:
         """Whether no more viewers are let in."""
         return self._viewers >= MOST_VIEWERS
 
-    async def events(self, address: str, user: Owner) -> AsyncIterator[bytes]:
-        """Yield the events of a viewer until the service ends, or its page does."""
+    async def events(
+        self, address: str, user: Owner, gone: Callable[[], bool]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the events of a viewer until it is gone, or the service or the page ends."""
         viewer = _Viewer()
         key = address, user.uid
         watched = self._watched.setdefault(key, _Watched(user))
@@ -106,7 +108,7 @@ class Feed:
                 self._watching = asyncio.create_task(self._watch())
             yield b"retry: 2000\n\n"
             beat_s = time.monotonic() + BEAT_S
-            while not self._ending() and not viewer.gone:
+            while not (self._ending() or viewer.gone or gone()):
                 try:
                     await asyncio.wait_for(viewer.ready.wait(), _END_S)
                 except TimeoutError:

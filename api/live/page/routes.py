@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import JobState
@@ -181,14 +182,35 @@ async def events(request: Request, page: str = "/") -> Response:
     split = urlsplit(page[:2000])
     address = _filter(split.query).address if split.path == "/jobs" else split.path
     await run_in_threadpool(pages.view, address, by)
-    stream = _closed(pages.feed.events(address, by))
-    return StreamingResponse(stream, media_type="text/event-stream")
+    return _Events(lambda gone: pages.feed.events(address, by, gone))
 
 
-async def _closed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(chunks) as opened:  # type: ignore[type-var]
-        async for chunk in opened:
-            yield chunk
+class _Events(Response):
+    """Sends events until there are no more, or the browser is gone."""
+
+    def __init__(self, stream: Callable[[Callable[[], bool]], AsyncGenerator[bytes]]) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        gone = asyncio.create_task(_disconnected(receive))
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        try:
+            await send({"type": "http.response.start", **head})
+            # Closed at once, however this ends: then its viewer no longer counts.
+            async with aclosing(self._stream(gone.done)) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 @router.post("/jobs/{name}/{action}")

@@ -52,6 +52,7 @@ class Running(NamedTuple):
     client: Client
     mine: Client
     other: Client
+    answering: Any = None
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def service_here(directory, socket, everybody=False, private=False):
                 Client(f"http://127.0.0.1:{port}", TOKENS[OTHER]) as other,
             ):
                 url = f"http://127.0.0.1:{port}"
-                yield Running(service, url, str(socket), client, mine, other)
+                yield Running(service, url, str(socket), client, mine, other, answering)
         finally:
             service.stop()
             thread.join()
