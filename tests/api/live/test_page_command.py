@@ -1,0 +1,178 @@
+"""``dovetail page``: in front of a socket, for its user alone; and through ssh."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.api.live.services import job, served
+from tests.executor.waiting import LIMIT_S, wait_until
+
+
+@contextmanager
+def paged(service, *options, env=None):
+    """Run ``dovetail page``; yield its process and its link."""
+    command = [sys.executable, "-m", "dovetail", "page", *options]
+    named = {} if service is None else {"DOVETAIL_SERVICE": str(service)}
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **named, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process, process.stdout.readline().strip().rpartition(" ")[2]
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def test_the_page_is_for_who_has_the_link(live):
+    live.client.submit([job(command=["train", "work_s=600"])] * 3)
+    with paged(live.socket) as (process, link):
+        base = link.partition("/enter/")[0]
+        own = {"Origin": base}
+        with httpx.Client(base_url=base, timeout=LIMIT_S) as client:
+            assert client.get("/").status_code == 403
+            assert client.get("/enter/nonsense").status_code == 403
+            assert client.get("/static/page.css").status_code == 403
+            entered = client.get(link)
+            assert "HttpOnly" in entered.headers["set-cookie"]
+            assert "SameSite=Strict" in entered.headers["set-cookie"]
+            assert "j1" in client.get("/").text
+            assert client.get("/", headers={"Host": "evil.example"}).status_code == 403
+            assert client.get("/v1/jobs").status_code == 404
+            assert client.post("/jobs/j3/hold").status_code == 403
+            assert client.post("/jobs/j3/hold", headers=own).status_code == 303
+            assert live.client.job("j3").held
+            assert client.get("/jobs/j77").status_code == 404
+            with client.stream("GET", "/events", params={"page": "/jobs/j3"}) as events:
+                lines = (line for line in events.iter_lines() if line.startswith("data: "))
+                assert "held" in next(lines)
+                live.client.release("j3")
+                assert any("released" in line or "hold" in line for line in lines)
+            feed = live.answering.state.pages.feed
+            wait_until(lambda: feed._viewers == 0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=LIMIT_S) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_page_outlives_its_service_and_says_so(short_path):
+    options = ("--pool", "simulated:library:lab")
+    with served(short_path, *options), paged(short_path / "api.sock") as (_, link):
+        base = link.partition("/enter/")[0]
+        with httpx.Client(base_url=base, timeout=LIMIT_S) as client:
+            client.get(link)
+            assert client.get("/").status_code == 200
+            (short_path / "api.sock").rename(short_path / "gone.sock")
+            answer = client.get("/")
+            assert answer.status_code == 502
+            assert "no service answers at" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("options", "service", "line"),
+    [
+        ((), "/nowhere/api.sock", "no service answers at /nowhere/api.sock"),
+        ((), "http://127.0.0.1:1", "DOVETAIL_SERVICE: must be a socket"),
+        (("--remote-socket", "/x"), None, "--remote-socket: has an effect only with --ssh"),
+        (("--port", "70000"), None, "must be a whole number >= 1 and < 65536"),
+        (("--ssh", "no-such-host.invalid"), None, "ssh no-such-host.invalid: "),
+        (("--ssh=-oProxyCommand=touch x",), None, "ssh -oProxyCommand=touch x: "),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path, options, service, line):
+    if "ssh" in str(options) and shutil.which("ssh") is None:
+        pytest.skip("no ssh")
+    env = {} if service is None else {"DOVETAIL_SERVICE": service}
+    done = subprocess.run(
+        [sys.executable, "-m", "dovetail", "page", *options],
+        env={**os.environ, "DOVETAIL_HOME": str(tmp_path), **env},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert line in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@contextmanager
+def ssh_server(folder):
+    """Run an ssh server of this user; yield an ``ssh`` that knows it as ``far``."""
+    program = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+    if program is None or shutil.which("ssh") is None:
+        pytest.skip("no sshd to connect to")
+    for name in ("host", "mine"):
+        made = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
+        subprocess.run(made, check=True)
+    shutil.copy(folder / "mine.pub", folder / "authorized")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n"
+        "PasswordAuthentication no\nPermitRootLogin yes\n"
+    )
+    if os.geteuid() == 0:
+        os.makedirs("/run/sshd", exist_ok=True)
+    server = subprocess.Popen(
+        [program, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.DEVNULL
+    )
+    tools = folder / "tools"
+    tools.mkdir()
+    (folder / "config").write_text(
+        f"Host far\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"
+        f"  IdentityFile {folder}/mine\n  IdentitiesOnly yes\n  StrictHostKeyChecking no\n"
+        f"  UserKnownHostsFile {folder}/known\n  LogLevel ERROR\n"
+    )
+    (tools / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    (tools / "ssh").chmod(0o755)
+    try:
+
+        def answers():
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except OSError:
+                return False
+            return True
+
+        wait_until(answers)
+        yield {"PATH": f"{tools}:{os.environ['PATH']}"}
+    finally:
+        server.terminate()
+        server.wait(timeout=LIMIT_S)
+
+
+def test_the_page_of_a_far_service_through_ssh(live, tmp_path):
+    with ssh_server(tmp_path) as env:
+        live.client.submit([job(name="far away")])
+        options = ("--ssh", "far", "--remote-socket", live.socket)
+        with paged(None, *options, env=env) as (process, link):
+            with httpx.Client(base_url=link.partition("/enter/")[0], timeout=LIMIT_S) as client:
+                client.get(link)
+                assert "far away" in client.get("/jobs").text
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=LIMIT_S) == 0
+            assert process.stderr.read() == ""
+        with paged(None, "--ssh", "far", env=env) as (process, _):
+            assert process.wait(timeout=LIMIT_S) != 0
+            assert process.stderr.read().count("\n") == 1
