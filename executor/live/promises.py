@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Final
 
@@ -18,7 +19,8 @@ class Promise(StrEnum):
     Attributes
     ----------
     KEPT
-        The measured slowdown is at most the gSLA, and so is its upper bound.
+        The measured slowdown is at most the gSLA, and so is its upper bound. For latency-critical
+        jobs: the measured p99 latency is at most the promised one.
     AT_RISK
         The gSLA is not broken, but the measured slowdown is within ``NEAR`` of it, or the predicted
         one or the upper bound is above it.
@@ -40,18 +42,17 @@ class Promise(StrEnum):
 def promise_of(job: JobView) -> Promise:
     """Return what is known about the promise of a job.
 
-    The gSLA of a latency-critical job limits its p99 latency, which a view does not have: that
-    promise is not measured here. A job that is over is judged by its last measurement only.
+    The gSLA of a latency-critical job limits its p99 latency instead, and predicted slowdowns say
+    nothing about that. A job that is over is judged by its last measurement only.
     """
-    if job.gsla is None:
-        return Promise.NONE
-    if job.priority == "latency":
-        return Promise.UNMEASURED
     margin = promise_margin(job)
+    if job.gsla is None and margin is None:
+        return Promise.NONE
     if margin is not None and margin < 1:
         return Promise.BROKEN
-    expected = () if job.state in OVER else (job.predicted, job.upper)
-    if any(figure is not None and figure > job.gsla for figure in expected):
+    slowdowns = job.state not in OVER and job.priority != "latency"
+    expected = (job.predicted, job.upper) if slowdowns else ()
+    if any(figure is not None and figure > (job.gsla or math.inf) for figure in expected):
         return Promise.AT_RISK
     if margin is None:
         return Promise.UNMEASURED
@@ -63,8 +64,13 @@ def promise_of(job: JobView) -> Promise:
 def promise_margin(job: JobView) -> float | None:
     """Return gSLA / measured slowdown of a job: below 1, the promise is broken.
 
-    None without a gSLA or a measured slowdown, and for latency-critical jobs (``promise_of``).
+    For latency-critical jobs it is promised / measured p99 latency. None without a promise or a
+    measurement.
     """
-    if job.gsla is None or not job.slowdown or job.priority == "latency":
+    if job.priority == "latency":
+        if job.p99_promised_s is None or not job.p99_s:
+            return None
+        return job.p99_promised_s / job.p99_s
+    if job.gsla is None or not job.slowdown:
         return None
     return job.gsla / job.slowdown

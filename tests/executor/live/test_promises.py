@@ -44,7 +44,13 @@ def view(state=JobState.RUNNING, **known):
         ({"slowdown": 2.0, "upper": 1.2}, Promise.BROKEN, 0.75),
         # Alone, no co-runner can slow it further.
         ({"slowdown": 1.0, "gsla": 1.0, "co_runners": ((),)}, Promise.KEPT, 1.0),
-        ({"slowdown": 1.2, "priority": "latency"}, Promise.UNMEASURED, None),
+        ({"slowdown": 1.2, "predicted": 9.0, "priority": "latency"}, Promise.UNMEASURED, None),
+        (
+            {"priority": "latency", "p99_s": 0.04, "p99_promised_s": 0.05, "slowdown": 9.0},
+            Promise.KEPT,
+            1.25,
+        ),
+        ({"priority": "latency", "p99_s": 0.05, "p99_promised_s": 0.04}, Promise.BROKEN, 0.8),
     ],
 )
 def test_the_promise_of_a_job(known, promise, margin):
