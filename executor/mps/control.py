@@ -35,6 +35,7 @@ from dovetail.executor.mps.processes import (
     STATIC,
     MpsProcess,
 )
+from dovetail.executor.system.jobs_group import move_to_jobs
 from dovetail.instances.errors import DovetailError
 
 ANSWER_S: Final = 10.0
@@ -179,8 +180,10 @@ class Control:
             raise MpsError(f"{self}: {self.program} has no static partitions (before CUDA 13.1)")
         if done.exit != 0:
             raise MpsError(f"{self}: did not start: {_output(done)}")
-        if self.daemon() is None:
+        daemon = self.daemon()
+        if daemon is None:
             raise MpsError(f"{self}: was started, but no such process lives: {_output(done)}")
+        move_to_jobs(daemon.pid)  # before it has a server
         self.servers()
 
     def daemon(self) -> MpsProcess | None:

@@ -18,6 +18,7 @@ from dovetail.executor.pools.runs.files import RankFiles
 from dovetail.executor.pools.runs.processes import TOKEN
 from dovetail.executor.pools.runs.progress import PAGE_BYTES
 from dovetail.executor.system.clock import boot_s
+from dovetail.executor.system.jobs_group import entry_of_jobs
 from dovetail.instances.errors import DovetailError
 
 _DISMISS_S: Final = 5.0
@@ -231,8 +232,9 @@ def _spawn(directory: Path, requests: int) -> int:
             "-I",
             "-S",
             "-c",
-            f"{program}serve({TOKEN!r}, sys.argv[1], {PAGE_BYTES})",
+            f"{program}serve({TOKEN!r}, sys.argv[1], {PAGE_BYTES}, sys.argv[2])",
             str(directory),
+            entry_of_jobs(),
         ],
         {"PATH": os.defpath, "LC_ALL": "C.UTF-8", TOKEN: " " * _TOKEN_BYTES},
         file_actions=[

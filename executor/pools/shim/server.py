@@ -45,7 +45,7 @@ _REHEARSAL = {
 }
 
 
-def serve(variable: str, directory: str, page_bytes: int) -> None:
+def serve(variable: str, directory: str, page_bytes: int, group: str) -> None:
     """Keep a shim ready for each request, until the service is gone.
 
     Parameters
@@ -57,8 +57,13 @@ def serve(variable: str, directory: str, page_bytes: int) -> None:
         The directory for the files of the rehearsals.
     page_bytes : int
         The size of the page in which a rank reports its progress.
+    group : str
+        The file by which this process leaves the control group of the service; empty if it stays.
     """
     os.chdir("/")
+    if group:
+        with contextlib.suppress(OSError), open(group, "w", encoding="ascii") as entry:
+            entry.write("0")
     rehearsal = os.path.join(directory, "rehearsal")
     with contextlib.suppress(OSError):
         os.mkdir(rehearsal, 0o700)
