@@ -4,6 +4,7 @@
 #     benchmarks/gpu/run.sh [RESULTS] [--minutes 9] [--archive FILE] [--measure-all] [--dry-run]
 #     benchmarks/gpu/run.sh isolation [--out FOLDER] [--only STEP] [--minutes 10] [--archive FILE]
 #                                     [--stand-in]
+#     benchmarks/gpu/run.sh limits [--proof limits.json]
 #
 # Everything is in README.md next to this file. PYTHON names a Python with PyTorch (default:
 # python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
@@ -49,6 +50,11 @@ for path in sys.path[1:]:
     if path.endswith("-packages"):
         print(f"import site; site.addsitedir({path!r})")' >"$packages/bare.pth"
   fi
+fi
+if [ "${1:-}" = limits ]; then
+  shift
+  exec "$python" -m pytest -q "$here/../../tests/gpu/test_limits.py" \
+    "$here/../../tests/gpu/test_memory.py::test_memory_limit" --proof limits.json "$@"
 fi
 script=slice.py
 if [ "${1:-}" = isolation ]; then

@@ -67,12 +67,19 @@ def cuda(tmp_path_factory):
     return standin_libcuda(tmp_path_factory.mktemp("cuda"))
 
 
+LIMITS = {
+    **dict.fromkeys(("partition-sizes", "partition-client", "partition-beside-clients"), AS_TAKEN),
+    **dict.fromkeys(("group-limit", "group-of-two-turns", "group-of-two-mps"), NOT_TRIED),
+}
+"""With a control program of release 590 and a driver before 615."""
+
+
 class Suite:
     """Runs the suite on a made-up GPU and checks that no process is left on it."""
 
-    def __init__(self, folder, cuda):
+    def __init__(self, folder, cuda, release="580"):
         self.proof = folder / "proof.json"
-        self.program = Path(standin.install(folder, "580"))
+        self.program = Path(standin.install(folder, release))
         self.path = f"{self.program.parent}:{os.environ['PATH']}"
         self._cuda = cuda
 
@@ -148,6 +155,17 @@ def test_what_breaks_nothing(suite, tmp_path):
         (one["command"], one["pattern"]) for one in from_proof.transcript(suite.kept())["answers"]
     }
     assert ("get_client_list {server}", "{client}\\n{client 2}\\n") in answers
+
+
+def test_limits_of_newer_drivers(tmp_path, cuda):
+    suite = Suite(tmp_path, cuda, release="590")
+    suite(suite=chosen(*LIMITS), status=0)
+    assert suite.verdicts() == LIMITS
+    checks = suite.checks()
+    sms = "chunks: 16; SMs: 1 8, 2 16, 4 32, 8 64, 15 120, 16 132; of: 132; left: 0"
+    assert checks["partition-sizes"]["seen"] == sms
+    assert "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION" in checks["partition-client"]["seen"]
+    assert "limits no memory of control groups" in checks["group-limit"]["seen"]
 
 
 @pytest.mark.alone

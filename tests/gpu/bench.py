@@ -159,14 +159,15 @@ class Client:
 class Daemon:
     """A control daemon in a directory of its own, not yet running."""
 
-    def __init__(self, bench, patience):
+    def __init__(self, bench, patience, static=False):
         self._bench, self._uuid, uid = bench, bench.gpu.uuid, os.geteuid()
         self.base = Path(tempfile.mkdtemp(prefix="dt", dir="/tmp"))
-        self.manager = MpsManager(self.base, program=bench.program, patience=patience)
+        modes = {"patience": patience, "static": static}
+        self.manager = MpsManager(self.base, program=bench.program, **modes)
         place = pipe_directory(self.base, self._uuid, uid)
         make_base(self.base)
         make_private(place, uid)
-        self.control = Control(place, self._uuid, uid, bench.program, ANSWER_S)
+        self.control = Control(place, self._uuid, uid, bench.program, ANSWER_S, static)
 
     def start(self):
         """Start it and return the seconds that took."""
@@ -276,16 +277,16 @@ class Bench:
             self.line("nvml", f"Xid {code}")
         return found
 
-    def unstarted(self, patience=_ENDS):
+    def unstarted(self, patience=_ENDS, static=False):
         """Return a control daemon that does not run yet."""
         if self.program is None:
             pytest.skip(f"{PROGRAM} is not installed")
-        self._daemons.append(Daemon(self, patience))
+        self._daemons.append(Daemon(self, patience, static))
         return self._daemons[-1]
 
-    def daemon(self, patience=_ENDS):
+    def daemon(self, patience=_ENDS, static=False):
         """Start a control daemon in a directory of its own."""
-        found = self.unstarted(patience)
+        found = self.unstarted(patience, static)
         with _undisturbed():
             found.start()
         return found

@@ -251,9 +251,10 @@ class Daemon:
 
                 self.server = subprocess.Popen([os.path.join(os.path.dirname(__file__), SERVER)])
             self.clients[pid] = stream
+            sms = f" {self.partitions.sms(ident)}" if self.partitions else ""
             if self.measured:
                 self.listed_from[pid] = time.monotonic() + LISTED_S[len(self.clients) % 3]
-            tell(stream, "attached")
+            tell(stream, f"attached{sms}")
         for _ in stream:
             pass
         with self.lock:

@@ -111,7 +111,7 @@ class TestManager:
         assert start_client(plain).learns() == "915"
         half = manager.partition(gpu, ME, 50, "a")
         assert half[PARTITION].startswith(f"{gpu}/")
-        assert start_client({**plain, **half}).learns() == "attached"
+        assert start_client({**plain, **half}).learns().startswith("attached")
         assert control_of(manager, gpu).partitions().partitions[0][1:] == (8, 64, True)
 
     def test_the_whole_gpu_is_one_partition(self, manager, gpu):
@@ -146,7 +146,7 @@ class TestManager:
     ):
         plain = begin(manager, gpu)
         running = start_client({**plain, **manager.partition(gpu, ME, 50, "a")})
-        assert running.learns() == "attached"
+        assert running.learns().startswith("attached")
         manager.partition(gpu, ME, 25, "b")
         again = MpsManager(manager.directory, program=manager.program, patience=SHORT, static=True)
         assert begin(again, gpu) == plain
@@ -178,7 +178,11 @@ class TestManager:
         self, manager, gpu, start_client
     ):
         plain = begin(manager, gpu)
-        assert start_client({**plain, **manager.partition(gpu, ME, 50, "a")}).learns() == "attached"
+        assert (
+            start_client({**plain, **manager.partition(gpu, ME, 50, "a")})
+            .learns()
+            .startswith("attached")
+        )
         say(manager, gpu, "standin crowded")
         with pytest.raises(MpsError, match="8 chunks of SMs were not reserved: Device has active"):
             manager.partition(gpu, ME, 50, "b")
@@ -208,7 +212,7 @@ class TestModes:
 
     def test_one_with_clients_is_left_alone(self, manager, gpu, start_client):
         limits = self.other(manager)
-        assert start_client(limits.environment(gpu, ME, 50, None)).learns() == "attached"
+        assert start_client(limits.environment(gpu, ME, 50, None)).learns().startswith("attached")
         with pytest.raises(MpsError, match="may have, clients with limits of SMs"):
             begin(manager, gpu)
         assert not control_of(manager, gpu).daemon().is_static

@@ -20,7 +20,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, N
 enum { ALL_SMS = 132 };
 static const size_t MIB = 1 << 20, ALL_MIB = 81920, CONTEXT_MIB = 500;
 
-static int ready, under_mps, context, module, kernels[3];
+static int ready, under_mps, partition_sms, context, module, kernels[3];
 static volatile int broken;
 static size_t taken_mib;
 static double queued_ms;
@@ -54,10 +54,13 @@ static int attach(void) {
     pthread_t thread;
     if (connection < 0 || getenv("STANDIN_NO_MPS")) return SUCCESS;
     FILE *stream = fdopen(connection, "r");
-    dprintf(connection, "{\"client\": %d}\n", getpid());
+    const char *partition = getenv("CUDA_MPS_SM_PARTITION");
+    dprintf(connection, "{\"client\": %d, \"partition\": \"%s\"}\n", getpid(),
+            partition ? partition : "");
     if (!fgets(word, sizeof word, stream)) return CONNECTION_FAILED;
     if (strncmp(word, "attached", 8)) return meaning(word);
     under_mps = 1;
+    partition_sms = atoi(word + 8);
     return pthread_create(&thread, NULL, listens, stream);
 }
 
@@ -69,6 +72,7 @@ static int told_number(const char *name, int otherwise) {
 static int sms(void) {
     int percentage = told_number("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100);
     int found = ALL_SMS * percentage / 200 * 2;
+    if (partition_sms) return partition_sms;
     return !under_mps ? ALL_SMS : found < 8 ? 8 : found;
 }
 
@@ -192,6 +196,7 @@ int cuGetErrorName(int status, const char **name) {
         {CONNECTION_FAILED, "CUDA_ERROR_MPS_CONNECTION_FAILED"},
         {NOT_READY, "CUDA_ERROR_MPS_SERVER_NOT_READY"},
         {TERMINATED, "CUDA_ERROR_MPS_CLIENT_TERMINATED"},
+        {915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"},
     };
     *name = NULL;
     for (size_t place = 0; place < sizeof names / sizeof *names; place++)
