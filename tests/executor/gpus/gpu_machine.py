@@ -59,7 +59,7 @@ for name in sorted(os.environ):
 def listen(stream):
     for word in stream:
         print(word.strip(), flush=True)
-        if word.strip() != "attached":
+        if not word.startswith("attached"):
             os._exit(1)
 
 connection = socket.socket(socket.AF_UNIX)
