@@ -434,7 +434,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "total": "Iterations in all, if the job reports them.",
         "rate": "Iterations a second now.",
         "solo_rate": "Iterations a second alone.",
-        "slowdown": "Measured: rate alone / rate now. For a job that is over: while it shared.",
+        "slowdown": "Measured: rate alone / rate now; of a service, its p99 now / alone. For a "
+        "job that is over: while it shared.",
         "predicted": "The slowdown predicted when it was placed.",
         "upper": "The upper bound of `predicted`; absent for estimates without one.",
         "predicted_by": "Origin of `predicted`, such as `measured 3 times` or `estimate ...`.",

@@ -41,7 +41,7 @@ class RunReading(NamedTuple):
     rate, solo_rate : float or None
         Iterations per second now, and alone and uncapped according to its workload's profile.
     slowdown : float or None
-        ``solo_rate / rate``.
+        ``solo_rate / rate``; of a service, ``p99_s / p99_alone_s``.
     predicted, upper : float or None
         The largest slowdown believed with its present co-runners, and its upper bound.
     predicted_by : str

@@ -252,3 +252,16 @@ def test_neither_co_runners_of_services_nor_waiting_jobs_are_stopped():
         "is latency-critical or shares a GPU with such a job",
         "does not run",
     ]
+
+
+def test_replicas_of_one_service_are_refused_on_one_gpu_whatever_the_slowdowns_allow():
+    """What the policy's state lets share is refused, and other services may join."""
+    ours, theirs = {"replica_of": "j0", "latency": True}, {"replica_of": "j2", "latency": True}
+    jobs = ("a", (0,), ours), ("a", (), ours), ("a", (), theirs), ("a", (), theirs)
+    state = state_of(world(slowdowns=PAIRS, max_jobs_per_gpu=2), *jobs)
+    assert violations_of(state, (2, (0,))) == []
+    assert violations_of(state, (1, (1,)), (2, (0,))) == []
+    (why,) = violations_of(state, (1, (0,)))
+    assert why == "puts 'j1' beside another replica of its service on n0-0"
+    (why,) = violations_of(state, (2, (1,)), (3, (1,)))
+    assert why == "puts 'j3' beside another replica of its service on n0-1"

@@ -261,7 +261,10 @@ def _slowed(tracks: Tracks, runs: Sequence[Track], since_s: float) -> list[Slowe
         if rate is None or solo is None:
             return None
         growth = tracks.tail_growth(track, since_s)
-        found.append(Slowed(solo / rate.per_s, rate, growth and growth[0]))
+        if growth is None and _waits_for_requests(track):
+            return None
+        slowdown = solo / rate.per_s if not _waits_for_requests(track) or not growth else growth[0]
+        found.append(Slowed(slowdown, rate, growth and growth[0]))
     return found
 
 
@@ -329,8 +332,13 @@ class Breach(NamedTuple):
 
     @property
     def newest(self) -> Track:
-        """The run to stop: the one that started last, but a service only if all are services."""
-        return max(self.residents, key=lambda track: (not track.run.spec.service, _started(track)))
+        """The run to stop, which is the one that started last.
+
+        Beside a service, it is the last one that may start again and is no service, if any is.
+        """
+        give_way = [track for track in self.residents if _gives_way(track)]
+        served = any(track.run.spec.service for track in self.residents)
+        return max(give_way if served and give_way else self.residents, key=_started)
 
     @property
     def culprits(self) -> tuple[Track, ...]:
@@ -382,7 +390,7 @@ def breaches(tracks: Tracks) -> Iterator[Breach]:
         if gsla is None or begin_s is None or len(runs) < 2:
             continue
         still_s = tracks.now_s - max(track.samples[-1].at_s, begin_s)
-        stalled = still_s >= tracks.options.stall_s
+        stalled = still_s >= tracks.options.stall_s and not _waits_for_requests(track)
         excess = None if stalled else _too_slow(tracks, track, begin_s, gsla)
         if not stalled and excess is None:
             continue
@@ -402,11 +410,23 @@ def _too_slow(tracks: Tracks, track: Track, begin_s: float, gsla: float) -> _Exc
         growth = tracks.tail_growth(track, since_s) if critical else None
         if growth is not None:
             excess = (growth[0], True) if growth[1] > gsla else None
-        else:
+        elif not track.run.spec.service:
             excess = _slow_on_average(tracks, track, since_s, gsla)
+        else:
+            excess = None  # Its rate is that of its requests.
         if excess is not None:
             return excess
     return None
+
+
+def _gives_way(track: Track) -> bool:
+    """Return whether a run beside a service is stopped rather than that."""
+    return track.run.spec.requeue and not track.run.spec.service
+
+
+def _waits_for_requests(track: Track) -> bool:
+    """Return whether a run's iterations are requests, of which there may be none."""
+    return track.run.spec.service and track.run.spec.probe is None
 
 
 def _slow_on_average(tracks: Tracks, track: Track, since_s: float, gsla: float) -> _Excess | None:
@@ -573,6 +593,11 @@ class RunWatch:
         rate, solo = tracks.present_rate(track), tracks.solo_rate(track)
         belief, tail = tracks.predicted(track), tracks.present_tail(track)
         known = tracks.alone(track)
+        p99_s = tail.p99_s if tail else None
+        alone_s = known.latency_p99_s if known else None
+        slowdown = solo / rate if rate and solo else None
+        if run.spec.service:
+            slowdown = p99_s / alone_s if p99_s and alone_s else None
         isolated = [
             usage[seat.gpu] for seat in run.seats if run.isolated_on(seat) and seat.gpu in usage
         ]
@@ -581,7 +606,7 @@ class RunWatch:
             total=track.total,
             rate=rate,
             solo_rate=solo,
-            slowdown=solo / rate if rate and solo else None,
+            slowdown=slowdown,
             predicted=belief.slowdown if belief else None,
             upper=self._beliefs.upper(run.job, residents),
             predicted_by=belief.words if belief else "",
@@ -590,8 +615,8 @@ class RunWatch:
             launches=sum((Counter(used.launches) for used in isolated), Counter()),
             escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
             ready=tracks.ready(track),
-            p99_s=tail.p99_s if tail else None,
-            p99_alone_s=known.latency_p99_s if known else None,
+            p99_s=p99_s,
+            p99_alone_s=alone_s,
             requests_per_s=tracks.requests_per_s(track),
         )
 

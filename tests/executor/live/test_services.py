@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import signal
 import socket
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benchmarks.live.invariants import violations
+from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.specs import Owner
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.rounds import deciding
-from dovetail.executor.pools.shim.kernel import every_process
+from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.instances.errors import InputError
+from tests.executor.live.test_replayed_day import _known
 from tests.executor.live.test_service import ME, OTHER, is_in, service_in, spec
 from tests.executor.live.test_service_cpu import ENV, service_on_cores
+from tests.executor.live.virtual import served
 from tests.executor.local_runs import cleared, python
+from tests.executor.simulation.worlds import world
 from tests.executor.waiting import wait_until
 
 SERVER = """
@@ -110,18 +118,12 @@ def test_probes_run_as_the_jobs_user(directory):
     nobody = pwd.getpwnam("nobody")
     owner = Owner(name="nobody", uid=nobody.pw_uid, gid=nobody.pw_gid)
     with service_on_cores(directory) as service:
-        sleeps = spec(owner=owner, env=ENV, grace_s=0.0, probe="true", **SERVICE)
+        sleeps = spec(owner=owner, env=ENV, grace_s=0.0, probe="true", probe_rate=0.5, **SERVICE)
         service.api.submit([sleeps.replace(command=("sleep", "1000"))], owner)
         wait_until(is_ready(service, "j1"))
-        token = service.api.job("j1").run.encode()
-        probers = [
-            stat.pid
-            for stat in every_process()
-            if Path(f"/proc/{stat.pid}/comm").read_text() == "dovetail-probe\n"
-            and token in Path(f"/proc/{stat.pid}/environ").read_bytes()
-        ]
-        assert len(probers) == 1
-        status = Path(f"/proc/{probers[0]}/status").read_text()
+        (pid,) = service.api.job("j1").pids
+        (prober,) = (stat.pid for stat in descendants(stat_of(pid).parent) if stat.pid != pid)
+        status = Path(f"/proc/{prober}/status").read_text()
         uid = next(line for line in status.splitlines() if line.startswith("Uid:"))
         assert uid.split()[1:] == [str(nobody.pw_uid)] * 4
 
@@ -182,3 +184,79 @@ def test_another_number_of_replicas_is_refused_where_it_makes_no_sense(tmp_path)
             service.api.edit("j2", {"replicas": 2}, OTHER)
         with pytest.raises(InputError, match=r"after\[0\]: must be a job that can finish, got j2"):
             service.api.submit([spec(after=("j2",))], ME)
+
+
+# On a virtual clock.
+
+PAIRS = [("a", "a", 1.1, 1.1), ("a", "b", 1.2, 1.1), ("b", "b", 1.1, 1.1)]
+
+
+def virtual(directory, submissions, **cluster):
+    """Serve jobs on simulated devices, all of whose slowdowns were measured."""
+    directory.mkdir(exist_ok=True)
+    view = world(slowdowns=PAIRS, **cluster)
+    named = view.replace(
+        workloads={k: w.replace(throughput={100: 1.0}) for k, w in view.workloads.items()}
+    )
+    return served(directory, named, *_known(named), submissions, sample_s=600.0)
+
+
+def replayed(directory):
+    """Yield each event of a journal with the state machine after it, whose invariants hold."""
+    machine = StateMachine()
+    for entry in read_events(directory):
+        machine.apply(entry.event)
+        assert violations(machine) == ()
+        yield entry.event, machine
+
+
+def test_rests_are_as_long_as_they_say(tmp_path):
+    job = spec(work_s=5.0, workload="a", memory_mib=1024.0, retries=10, **SERVICE)
+    machine, began_s = virtual(tmp_path, [(0.0, job)], gpus=1)
+    placed = [event.at_s - began_s for event, _ in replayed(tmp_path) if event.kind == "placed"]
+    rests = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    wanted = [sum(rests[:k]) + 5.0 * k for k in range(11)]
+    assert placed == pytest.approx(wanted, abs=0.5)
+    assert machine.jobs["j1"].why == "11 quick ends in a row: every rank ended with status 0"
+
+
+def mixed(rng):
+    """Return services of two or three replicas among short jobs, one submission a second."""
+    found, at_s = [], 0.0
+    while len(found) < 24:
+        workload = rng.choice("ab")
+        usual = {"workload": workload, "memory_mib": 1024.0}
+        if rng.random() < 0.25:
+            service = {**SERVICE, "retries": 2, **usual}
+            made = [
+                spec(rng.uniform(20, 200), index=k, place=k, **service)
+                for k in range(rng.choice([2, 3]))
+            ]
+        else:
+            made = [spec(rng.uniform(20, 300), **usual)]
+        found += [(at_s + k, each) for k, each in enumerate(made)]
+        at_s += len(made) + rng.choice([0.0, 50.0])
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(range(2, 40), marks=pytest.mark.long)])
+def test_replicas_are_apart_in_every_round_and_nothing_else_is_proposed(tmp_path, seed, caplog):
+    beside = Counter()
+    for k in seed if isinstance(seed, range) else [seed]:
+        virtual(tmp_path / str(k), mixed(random.Random(k)), nodes=2, gpus=2)
+        for event, machine in replayed(tmp_path / str(k)):
+            if event.kind == "placed":
+                on = machine.residents()[event.run.seats[0].gpu]
+                beside[len(on), any(job.service for job in on)] += 1
+    # Neither the second opinion nor the state machine had anything to refuse.
+    assert "cannot start" not in caplog.text
+    # Services had co-runners, so that the rule was needed.
+    assert beside[2, True] > 3
+
+
+def test_replicas_go_to_nodes_without_one_first(tmp_path):
+    usual = {"workload": "a", "memory_mib": 1024.0, "retries": 1, **SERVICE}
+    made = [spec(50.0, index=k, place=k, **usual) for k in range(3)]
+    virtual(tmp_path, [(0.0, each) for each in made], nodes=3, gpus=3)
+    first = [event.run.seats[0].gpu for event, _ in replayed(tmp_path) if event.kind == "placed"]
+    assert len({gpu.rpartition("-")[0] for gpu in first[:3]}) == 3

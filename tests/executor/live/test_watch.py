@@ -782,3 +782,76 @@ def test_the_mean_counts_where_no_p99_does(known, priority, stops):
     scene.live(80)
     [separated] = scene.only(events.Separated)
     assert separated.tail == bool(stops)
+
+
+# Services.
+
+SERVICE = {"priority": "latency", "service": True, "gsla": 1.5}
+
+
+def test_what_joined_a_service_is_stopped_even_if_the_service_started_last():
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    batch = scene.start("speech", "g0", rate=1.4, owner=BOB)
+    served = scene.start("vision", "g0", rate=2.0, **SERVICE)
+    scene.latencies[served.run.id] = latencies(0.010, 0.050)
+    scene.live(60)
+    reading = scene.reading(served.run.id)
+    assert (reading.p99_s, reading.p99_alone_s) == (pytest.approx(0.050, rel=0.03), 0.020)
+    assert reading.slowdown == pytest.approx(2.5, rel=0.03)
+    assert reading.requests_per_s == pytest.approx(20.0, rel=0.05)
+    scene.live(20)
+    [stop] = scene.only(events.StopDecided)
+    assert (stop.run, stop.then) == (batch.run.id, "wait")
+    [separated] = scene.only(events.Separated)
+    assert separated.runs == (served.run.id, batch.run.id)
+
+
+def test_a_batch_job_that_may_not_start_again_is_not_stopped_for_a_service_that_came_later():
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    scene.start("speech", "g0", rate=1.4, owner=BOB, requeue=False)
+    served = scene.start("vision", "g0", rate=2.0, **SERVICE)
+    scene.latencies[served.run.id] = latencies(0.010, 0.050)
+    scene.live(80)
+    [stop] = scene.only(events.StopDecided)
+    assert (stop.run, stop.then) == (served.run.id, "wait")
+
+
+@pytest.mark.parametrize("requests", [0.0, 0.1])
+def test_a_service_without_requests_breaks_no_promise_and_has_no_p99(requests):
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    served = scene.start("vision", "g0", rate=2.0, **SERVICE)
+    scene.latencies[served.run.id] = [0.010] * 2
+    scene.live(20)
+    scene.start("speech", "g0", rate=1.4, owner=BOB)
+    scene.rates[served.run.id], scene.latencies[served.run.id] = [requests], []
+    scene.live(1000)
+    assert scene.only(events.StopDecided) == []
+    assert scene.only(events.Measured) == []
+    reading = scene.reading(served.run.id)
+    assert (reading.p99_s, reading.slowdown, reading.requests_per_s) == (None, None, 0.0)
+
+
+def test_a_service_whose_probes_are_not_answered_has_broken_its_promise():
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    served = scene.start("vision", "g0", rate=2.0, probe="true", **SERVICE)
+    batch = scene.start("speech", "g0", rate=1.4, owner=BOB)
+    scene.live(20)
+    assert scene.reading(served.run.id).ready
+    # The page keeps the time of the last answer.
+    stuck = scene.progress(served.run.id)
+    usual = scene.progress
+    scene.progress = lambda run: stuck if run == served.run.id else usual(run)
+    scene.live(10)
+    assert not scene.reading(served.run.id).ready
+    scene.live(600)
+    [stop] = scene.only(events.StopDecided)
+    assert stop.run == batch.run.id
+    assert "has done no iteration with co-runners" in stop.reason
