@@ -1,9 +1,9 @@
 """Changes of pages as server-sent events: one watcher for all viewers.
 
-A page is rendered once for all its viewers of one user, at most once a second, and only what has
-changed is sent. Rendering has a budget: if all pages together took more than ``BUDGET`` of a core,
-they are rendered less often. A viewer that falls behind gets the newest state of each part, not
-those between.
+A page is rendered once for all its viewers of one user: soon after an event, but at most once a
+second, and every two seconds for what is measured. Only what has changed is sent. Rendering has a
+budget: if all pages together took more than ``BUDGET`` of a core, they are rendered less often. A
+viewer that falls behind gets the newest state of each part, not those between.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from dovetail.instances.errors import DovetailError
 EVERY_S: Final = 1.0
 """Least seconds between two updates of a viewer."""
 
+QUIET_S: Final = 2.0
+"""Seconds between two updates if no event happens."""
+
 BUDGET: Final = 0.1
 """Part of a core that rendering for viewers may take."""
 
@@ -35,6 +38,7 @@ MOST_VIEWERS: Final = 512
 
 _LOG: Final = logging.getLogger("dovetail.live")
 _END_S: Final = 0.5
+_LOOK_S: Final = 0.1
 
 Parts = Mapping[str, str]
 Key = tuple[str, int]
@@ -70,17 +74,26 @@ class Feed:
         Returns the parts of the page at an address, for a user; called in another thread.
     states : callable
         Returns the states of a user's jobs; called in another thread.
+    happened : callable
+        Returns a number that changes with every event; cheap.
     ending : callable
         Returns whether the service ends.
+
+    Attributes
+    ----------
+    every_s : float
+        Least seconds between two updates, within the budget.
     """
 
     def __init__(
         self,
         render: Callable[[str, Owner], Parts],
         states: Callable[[Owner], dict[str, str]],
+        happened: Callable[[], int],
         ending: Callable[[], bool],
     ) -> None:
-        self._render, self._states, self._ending = render, states, ending
+        self._render, self._states = render, states
+        self._happened, self._ending = happened, ending
         self._watched: dict[Key, _Watched] = {}
         self._watching: asyncio.Task[None] | None = None
         self._viewers = 0
@@ -121,7 +134,6 @@ class Feed:
                 text = json.dumps({"parts": due, "news": news}, separators=(",", ":"))
                 yield b"event: parts\ndata: " + text.encode() + b"\n\n"
                 beat_s = time.monotonic() + BEAT_S
-                await asyncio.sleep(EVERY_S)
         finally:
             self._viewers -= 1
             watched.viewers.remove(viewer)
@@ -131,11 +143,18 @@ class Feed:
     async def _watch(self) -> None:
         """Render what is watched, again and again, until nobody watches."""
         while self._watched and not self._ending():
-            began_s, took_s = time.monotonic(), 0.0
+            began_s, took_s, number = time.monotonic(), 0.0, self._happened()
             for key, watched in list(self._watched.items()):
                 took_s += await self._refresh(key, watched)
             self.every_s = max(EVERY_S, took_s / BUDGET)
-            await asyncio.sleep(max(self.every_s - (time.monotonic() - began_s), 0.05))
+            await asyncio.sleep(max(self.every_s - (time.monotonic() - began_s), _LOOK_S))
+            quiet_s = began_s + max(QUIET_S, self.every_s)
+            while (
+                self._happened() == number
+                and time.monotonic() < quiet_s
+                and all(watched.parts for watched in self._watched.values())
+            ):
+                await asyncio.sleep(_LOOK_S)
 
     async def _refresh(self, key: Key, watched: _Watched) -> float:
         """Render a page and note what has changed; return the seconds of a core that it took."""

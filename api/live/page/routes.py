@@ -68,7 +68,7 @@ class Pages:
     ) -> None:
         self.api, self.sessions, self.tokens = api, sessions, tokens
         self.aside = Aside()
-        self.feed = Feed(self.parts, self._states, ending)
+        self.feed = Feed(self.parts, self._states, lambda: api.sequence, ending)
 
     def view(self, address: str, by: Owner) -> PageView:
         """Return the page at an address, as a user sees it.

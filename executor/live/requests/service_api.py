@@ -641,6 +641,11 @@ class ServiceApi:
         log = RunFiles(Path(self._live.directory), run).rank(0).log
         return str(log) if log.exists() else ""
 
+    @property
+    def sequence(self) -> int:
+        """Number of the last event; it changes whenever anything has happened (cheap)."""
+        return self._machine.sequence
+
     def is_over(self, job: str) -> bool:
         """Return whether a job is over (cheap)."""
         return self._job(job).state in OVER

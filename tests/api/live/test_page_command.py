@@ -176,3 +176,39 @@ def test_the_page_of_a_far_service_through_ssh(live, tmp_path):
         with paged(None, "--ssh", "far", env=env) as (process, _):
             assert process.wait(timeout=LIMIT_S) != 0
             assert process.stderr.read().count("\n") == 1
+
+
+def test_two_commands_give_a_service_with_its_page(short_path):
+    """On a terminal, the service prints a link that lets its own user in once."""
+    reading, writing = os.openpty()
+    command = (sys.executable, "-m", "dovetail", "serve", "--pool", "simulated:library:lab")
+    env = {**os.environ, "DOVETAIL_HOME": str(short_path)}
+    listen = ("--listen", "127.0.0.1:0")
+    with subprocess.Popen([*command, *listen], env=env, stdout=writing) as process:
+        os.close(writing)
+        try:
+            with open(reading, "rb") as terminal:
+                assert b"serving" in terminal.readline()
+                link = terminal.readline().decode().split()[-1]
+                with httpx.Client(timeout=LIMIT_S) as client:
+                    base = link.partition("/login/")[0]
+                    assert client.get(f"{base}/").headers["location"] == "/login"
+                    assert client.get(f"{base}/v1/service").status_code == 401
+                    assert client.get(link).status_code == 200
+                    assert "Nothing needs attention" in client.get(f"{base}/").text
+                    # The link is void now.
+                    assert client.get(link).status_code == 403
+                    own = {"Origin": base}
+                    assert client.post(f"{base}/logout", headers=own).status_code == 303
+                    assert client.get(f"{base}/").status_code == 303
+        finally:
+            process.terminate()
+            process.wait(timeout=LIMIT_S)
+
+
+def test_where_nobody_looks_no_link_is_printed(short_path):
+    options = ("--pool", "simulated:library:lab", "--listen", "127.0.0.1:0")
+    with served(short_path, *options) as (process, _):
+        line = process.stdout.readline()
+        assert "dovetail page prints a link" in line
+        assert "/login/" not in line
