@@ -6,6 +6,7 @@ browser when it changes.
 
 from __future__ import annotations
 
+import logging
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,10 +59,11 @@ MOST_ROWS: Final = 50
 MOST_DEVICES: Final = 64
 """Devices that the overview draws."""
 
-MOST_SEARCHED: Final = 5000
+MOST_SEARCHED: Final = 2000
 """Jobs among which a text is searched."""
 
 LOG_LINES: Final = 40
+_LOG: Final = logging.getLogger("dovetail.live")
 _LOG_CHARACTERS: Final = 8000
 _MOST_TROUBLES: Final = 12
 _MOST_STEPS: Final = 100
@@ -368,8 +370,6 @@ def _service(service: ServiceView) -> Iterator[tuple[str, str]]:
     )
     yield "jobs", counts or "none"
     yield "pool", f"{service.pool}{' (dry run)' if service.dry_run else ''}"
-    if service.notice:
-        yield "note", words.line(service.notice)
     yield "policy", words.line(service.policy)
     if service.decide_s is not None:
         gap = ""
@@ -421,7 +421,7 @@ def jobs(source: Source, asked: Filter) -> PageView:
 def _found(source: Source, asked: Filter) -> tuple[list[JobView], str]:
     """Return the last jobs that fit, and the first job of the next page; empty if none is left."""
     user = source.by.name if asked.mine else asked.user or None
-    step = 1000 if asked.text else MOST_ROWS + 1
+    step = 200 if asked.text else MOST_ROWS + 1
     before, fits, searched = asked.before or None, list[JobView](), 0
     while True:
         chosen = Chosen(user=user, state=asked.state or None, before=before, limit=step)
@@ -495,6 +495,7 @@ def _promise(job: JobView, row: JobRow) -> Mapping[str, object]:
         ("predicted", _predicted(job)),
         ("at most", two_digits(job.upper) if job.upper is not None else ""),
         ("gSLA", _gsla(job)),
+        ("p99 latency", _p99(job)),
         ("margin", "" if margin is None else f"{100 * (margin - 1):+.0f} %"),
     ]
     progress = [
@@ -514,6 +515,11 @@ def _gsla(job: JobView) -> str:
     if job.gsla is None:
         return "none: any slowdown is accepted"
     return f"{'p99 ' if job.priority == 'latency' else ''}{two_digits(job.gsla)}"
+
+
+def _p99(job: JobView) -> str:
+    known = (("now", job.p99_s), ("alone", job.p99_alone_s), ("promised", job.p99_promised_s))
+    return ", ".join(f"{name} {1000 * at_s:.3g} ms" for name, at_s in known if at_s is not None)
 
 
 def _predicted(job: JobView) -> str:
@@ -615,6 +621,7 @@ def _facts(job: JobView) -> Iterator[tuple[str, str]]:
         ("its owner expects", "" if job.estimate_s is None else lasting(job.estimate_s)),
         ("walltime", "" if job.walltime_s is None else lasting(job.walltime_s)),
         ("memory limit", "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"),
+        ("held to it by", words.line(job.memory_held_by)),
         ("retries", str(job.retries or "")),
         ("grace", lasting(job.grace_s)),
         ("starts", str(job.runs or "")),
@@ -682,10 +689,17 @@ class StayRow(NamedTuple):
 def plan(source: Source) -> PageView:
     """Return what is expected to start and end within the next hour."""
     api, by = source.api, source.by
-    made = source.aside.get(("outlook", by.uid), lambda: api.outlook(by), _OUTLOOK_S)
-    facts: dict[str, object] = {"ready": isinstance(made, Outlook)}
+    facts: dict[str, object] = {"ready": False, "failed": ""}
+    made: object = None
+    try:
+        made = source.aside.get(("outlook", by.uid), lambda: api.outlook(by), _OUTLOOK_S)
+    except DovetailError as error:
+        facts["failed"] = words.line(str(error))
+    except Exception as error:
+        _LOG.exception("the plan for the next hour is not worked out")
+        facts["failed"] = type(error).__name__
     if isinstance(made, Outlook):
-        facts |= _hour(made, api.service())
+        facts |= {"ready": True, **_hour(made, api.service())}
     return PageView("The next hour", "/plan", (Part("hour", "plan.html.j2", facts),))
 
 

@@ -67,7 +67,7 @@ class Pages:
         ending: Callable[[], bool],
     ) -> None:
         self.api, self.sessions, self.tokens = api, sessions, tokens
-        self.aside = Aside()
+        self.aside = Aside(ending)
         self.feed = Feed(self.parts, self._states, lambda: api.sequence, ending)
 
     def view(self, address: str, by: Owner) -> PageView:
@@ -107,7 +107,7 @@ class Pages:
 
     def _states(self, by: Owner) -> dict[str, str]:
         chosen = Chosen(user=by.name, within_s=60.0, limit=50)
-        found = [*self.api.jobs(False, Chosen(user=by.name, limit=200), by)]
+        found = [*self.api.jobs(False, Chosen(user=by.name, limit=100), by)]
         found += self.api.jobs(False, chosen, by)
         return {job.id: job.state.value for job in found}
 
