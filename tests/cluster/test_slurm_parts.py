@@ -56,6 +56,10 @@ def test_an_allocation_or_pilots_are_required(text):
         ("nodes=1,pilots=2", "pilots must be MIN..MAX, MAX >= 1, got '2'"),
         ("nodes=1,idle=0", "idle must be seconds, 1 or more, got '0'"),
         ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4' as well"),
+        (
+            "nodes=3,pool=gpu:partitions=static",
+            "partitions=static is for a service on one machine, got pool=gpu:partitions=static",
+        ),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(text, message):

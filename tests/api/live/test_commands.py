@@ -499,6 +499,10 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be combined"),
         (("serve", "--pool", "tpu"), "--pool: must be one of gpu, cpu, simulated, "),
         (("serve", "--pool", "cpu:cores=2"), "--pool: must be one of cores_per_device, devices"),
+        (
+            ("serve", "--pool", "gpu:GPU-1,partitions=all"),
+            "--pool: must be IDs of GPUs or partitions=static, got 'partitions=all'",
+        ),
         (("serve", "--pool", "cpu:devices=0"), "--pool: devices must be a whole number >= 1"),
         (("serve", "--pool", "simulated"), "--pool: must name an instance: simulated:INSTANCE"),
         (("serve", "--pool", "simulated:none.json"), "none.json: cannot be read"),

@@ -6,6 +6,7 @@ import contextlib
 import math
 import random
 
+import numpy as np
 import pytest
 
 from dovetail import check, solve
@@ -338,6 +339,19 @@ def test_only_allowed_shares_have_beliefs():
     assert "30 % is not known to compute right" in refusal(
         view, [start(view, job, "g0", shares=(30,))], {}
     )
+
+
+def test_where_shares_are_reservations_only_pairs_with_a_share_each_have_beliefs():
+    story = known_story()
+    story.submit(), story.submit()
+    measured = together("vision", "speech", (1.0, 1.0))
+    view = world_of(story, measured, rules={"shares": [25, 50, 75]}, reserves=True)
+    table = view.state.predicted
+    known = {caps for k, caps in enumerate(table.caps) if not np.isnan(table.slowdown[0, k]).all()}
+    assert known == {(50, 50), (25, 75), (75, 25)}
+    declared = {"assumed": {"pair": 1.1}, "shares": [50]}
+    view = world_of(story, rules=declared, reserves=True)
+    assert np.isnan(view.state.predicted.slowdown[0, table.caps.index((None, None))]).all()
 
 
 def isolated_jobs(story):
