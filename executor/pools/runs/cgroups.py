@@ -135,7 +135,7 @@ class CpuGroupsV2(CpuGroups):
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
-        hand_down("cpu", home)
+        hand_down("cpu", home.parent, home)
 
     def _limit(self, group: Path, quota_us: int) -> None:
         (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}", encoding="ascii")
@@ -145,15 +145,15 @@ class CpuGroupsV2(CpuGroups):
         return None if quota == "max" else int(quota) / int(period)
 
 
-def hand_down(controller: str, home: Path) -> None:
-    """Let the groups below a group of version 2 have a controller.
+def hand_down(controller: str, *groups: Path) -> None:
+    """Let the groups below some groups of version 2, given from the top down, have a controller.
 
     Raises
     ------
     OSError
         When the groups above do not hand it down.
     """
-    for above in (home.parent, home):
+    for above in groups:
         control = above / "cgroup.subtree_control"
         if controller not in control.read_text(encoding="ascii").split():
             control.write_text(f"+{controller}", encoding="ascii")

@@ -38,6 +38,9 @@ class MemoryGroups(Groups):
         Their common group; created if it is missing.
     nvml : Nvml
         An open session.
+    root : path
+        The top of the hierarchy. If the kernel has ``dmem``, all groups from there on hand it down,
+        without a gap, as the driver needs it; systemd hands it down to no unit.
 
     Attributes
     ----------
@@ -50,11 +53,12 @@ class MemoryGroups(Groups):
         When the groups cannot be created.
     """
 
-    def __init__(self, home: Path, nvml: Nvml) -> None:
+    def __init__(self, home: Path, nvml: Nvml, root: Path) -> None:
         super().__init__(home)
         self._nvml = nvml
-        if _DMEM in (home.parent / "cgroup.controllers").read_text(encoding="ascii").split():
-            hand_down(_DMEM, home)
+        if _DMEM in (root / "cgroup.controllers").read_text(encoding="ascii").split():
+            above = [path for path in home.parents if path.is_relative_to(root)]
+            hand_down(_DMEM, *reversed(above), home)
         self.by_kernel = (home / "dmem.max").exists()
 
     def make(self, name: str, uuid: str, limit_mib: float) -> str:
@@ -112,7 +116,7 @@ def find_memory_groups(
     refused: OSError | NvmlError | GpuLostError | None = None
     for place in _places(root):
         try:
-            return _tried(MemoryGroups(place / name, nvml), uuids)
+            return _tried(MemoryGroups(place / name, nvml, root), uuids)
         except (OSError, NvmlError, GpuLostError) as error:
             refused = error
             with suppress(OSError):

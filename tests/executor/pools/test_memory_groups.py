@@ -12,7 +12,7 @@ import pytest
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.executor.gpus.nvml import Nvml, NvmlError  # noqa: E402
-from dovetail.executor.pools.runs.cgroups import unified_here  # noqa: E402
+from dovetail.executor.pools.runs.cgroups import hand_down, unified_here  # noqa: E402
 from dovetail.executor.pools.runs.memory_groups import (  # noqa: E402
     MemoryGroups,
     NoGroups,
@@ -78,6 +78,24 @@ class TestOfThisMachine:
         groups.close()
         assert not groups.home.exists()
 
+    def test_a_controller_reaches_the_groups_of_ranks(self, top):
+        """With another controller, as this kernel has no ``dmem``."""
+        control = top / "cgroup.subtree_control"
+        before = control.read_text().split()
+        offered = [one for one in (top / "cgroup.controllers").read_text().split() if one != "cpu"]
+        if not offered:
+            pytest.skip("version 2 has no controller here")
+        home, rank = top / NAME, top / NAME / "a"
+        rank.mkdir(parents=True)
+        try:
+            hand_down(offered[0], top, home)
+            assert offered[0] in (rank / "cgroup.controllers").read_text().split()
+        finally:
+            rank.rmdir()
+            home.rmdir()
+            if offered[0] not in before:
+                control.write_text(f"-{offered[0]}")
+
     def test_a_limit_that_is_not_kept_is_no_limit(self, library, top):
         library.fails["nvmlDeviceSetMemoryLimits_v1"] = pynvml.NVML_ERROR_NOT_SUPPORTED
         found = find_memory_groups(NAME, Nvml(), GPUS, top)
@@ -129,15 +147,19 @@ def test_they_have_to_be_where_the_driver_looks(library, tmp_path):
 @pytest.mark.parametrize("has_dmem", [True, False])
 def test_dmem_is_handed_down_if_the_kernel_has_it(library, tmp_path, has_dmem):
     """The files and values written; no kernel is involved."""
-    top, home = tmp_path / "top", tmp_path / "top" / "dovetail-x"
+    top, unit = tmp_path / "top", tmp_path / "top" / "dovetail.service"
+    home = unit / "dovetail-x"
     home.mkdir(parents=True)
+    (tmp_path / "cgroup.subtree_control").write_text("cpu")
     (top / "cgroup.controllers").write_text("cpu dmem memory" if has_dmem else "cpu memory")
-    for path in (top, home):
+    for path in (top, unit, home):
         (path / "cgroup.subtree_control").write_text("cpu")
     if has_dmem:
         (home / "dmem.max").touch()
-    groups = MemoryGroups(home, Nvml())
+    groups = MemoryGroups(home, Nvml(), top)
     handed = "+dmem" if has_dmem else "cpu"
-    assert [(path / "cgroup.subtree_control").read_text() for path in (top, home)] == [handed] * 2
+    written = [path / "cgroup.subtree_control" for path in (top, unit, home)]
+    assert [path.read_text() for path in written] == [handed] * 3
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu"
     assert groups.by_kernel is has_dmem
     assert groups.make("j1.1-0", GPUS[0], 10) == str(Path(home, "j1.1-0", "cgroup.procs"))
