@@ -351,7 +351,10 @@ class GpuPool(LocalPool):
         try:
             return Bounds(cgroups=(self._groups.make(_group(run, rank), uuid, seat.memory_mib),))
         except (OSError, NvmlError, GpuLostError) as error:
-            raise NotNowError(f"rank {rank}: its memory cannot be limited: {error}") from None
+            reason = f"its memory cannot be limited: {error}"
+            if self._has_mps:  # only then does the rest end
+                self._health.rest(seat.gpu, reason)
+            raise NotNowError(f"rank {rank}: {reason}") from None
 
     def members(self, run: Run, rank: int) -> list[ProcessId]:
         """Return the processes of the rank's control group."""
