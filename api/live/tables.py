@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.executor.jobs.states import QUEUED, UNDER_WAY, JobState
+from dovetail.executor.jobs.states import MANY_QUICK_ENDS, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.toolkit.tables import (
     WIDTH,
@@ -127,9 +127,11 @@ def job_name(job: JobView) -> str:
 
 
 def _state(job: JobView) -> str:
-    """Return the state of a job, or why it does not wait for devices or answer, if so."""
-    if job.state in QUEUED and (job.held or job.again_s is not None):
-        return "held" if job.held else "restarting"
+    """Return the state of a job, or ``held`` or whether a service rests or answers."""
+    if job.state in QUEUED and job.held:
+        return "held"
+    if job.state in QUEUED and job.again_s is not None:
+        return "failing" if job.quick_ends >= MANY_QUICK_ENDS else "restarting"
     silent = job.ready is False and job.state in UNDER_WAY
     return f"{job.state.value}, not ready" if silent else job.state.value
 

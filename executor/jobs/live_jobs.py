@@ -12,9 +12,6 @@ from dovetail.executor.jobs.states import HOLDING, JobState
 KEPT_STEPS: Final = 200
 """Changes of state that are kept of a service at least, besides the first."""
 
-MANY_QUICK_ENDS: Final = 5
-"""Ends of a service in a row, each soon after its start, from which on it is in trouble."""
-
 
 class RankState(StrEnum):
     """State of one rank of a run."""
@@ -157,11 +154,6 @@ class LiveJob:
     def service(self) -> str:
         """The id of the first replica of its service; empty if it is a job with an end."""
         return self.array if self.spec.service else ""
-
-    @property
-    def fails_at_once(self) -> bool:
-        """Whether it is a service that has ended `MANY_QUICK_ENDS` times soon after its start."""
-        return self.quick_ends >= MANY_QUICK_ENDS
 
     @property
     def submitted_s(self) -> float:

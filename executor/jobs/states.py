@@ -66,6 +66,9 @@ UNDER_WAY: Final = WATCHED | {JobState.PAUSED}
 QUEUED: Final = frozenset({JobState.SUBMITTED, JobState.WAITING})
 """States in which a job waits for devices."""
 
+MANY_QUICK_ENDS: Final = 5
+"""Ends of a service in a row, each soon after its start, from which on it is called failing."""
+
 _S = JobState
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {

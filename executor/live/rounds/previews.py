@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import OVER, QUEUED, JobState
+from dovetail.executor.jobs.states import MANY_QUICK_ENDS, OVER, QUEUED, JobState
 from dovetail.executor.live.beliefs import SEEN
 from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.live import Live
@@ -295,7 +295,7 @@ def _barred(job: LiveJob) -> str:
             None,
             [
                 f"its release (held by {job.held}: dovetail release JOB)" if job.held else "",
-                "the end of its rest: dovetail requeue JOB ends it" if job.again_s else "",
+                _rest(job),
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
                 f"other jobs of its array (at most {job.spec.most_running} may run at a time)"
@@ -304,6 +304,15 @@ def _barred(job: LiveJob) -> str:
             ],
         )
     )
+
+
+def _rest(job: LiveJob) -> str:
+    """Return how a service that rests may start at once; empty if it does not rest."""
+    if job.again_s is None:
+        return ""
+    failing = job.quick_ends >= MANY_QUICK_ENDS
+    ends = f", as it is failing: {job.quick_ends} quick ends in a row" if failing else ""
+    return f"the end of its rest{ends} (dovetail requeue JOB ends it)"
 
 
 def _few(names: list[str]) -> str:

@@ -204,6 +204,25 @@ def test_an_array_is_one_request(simulated, run):
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
 
+def test_a_service_has_as_many_replicas_as_it_is_told(simulated, run):
+    words = ("--service", "--name", "web", "--workload", "resnet", "--replicas", "2", "--json")
+    ids = json.loads(run("submit", *words, "--", "train", "work_s=3600")[1])["ids"]
+    assert [view(run, job)["replica"] for job in ids] == [0, 1]
+    assert run("edit", "--replicas", "3", ids[0])[0] == 0
+    (_, _, third) = replicas = json.loads(run("queue", "--json")[1])
+    assert [(job["name"], job["replicas"]) for job in replicas] == [("web", 3)] * 3
+    wait_until(lambda: "a replica of its service" in view(run, third["id"])["waiting_for"])
+    message = "dovetail: nice: cannot be combined with replicas: edit it by itself\n"
+    assert run("edit", "--replicas", "3", "--nice", "1", ids[0])[::2] == (2, message)
+    message = f"dovetail: --ready: needs a service with a probe, got {ids[0]}\n"
+    assert run("wait", "--ready", ids[0])[::2] == (2, message)
+    message = "dovetail: jobs[0].walltime_s: must not be given for a service, got 60.0\n"
+    assert run("submit", "--service", "--walltime", "1m", "--", "x")[::2] == (2, message)
+    assert run("edit", "--replicas", "1", third["id"])[0] == 0
+    assert run("cancel", "--now", "--name", "web", "--wait")[0] == 0
+    wait_until(lambda: json.loads(run("queue", "--json")[1]) == [])
+
+
 def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, home, run):
     job = submitted(run, "--workload", "resnet", command=("train", "work_s=3600"))
     wait_until(lambda: view(run, job)["iterations"])
@@ -520,6 +539,15 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("submit", "--nice", "21", "--", "x"), "--nice: must be a whole number from -20 to 20"),
         (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
+        (("submit", "--replicas", "2", "--", "x"), "--replicas: needs --service"),
+        (
+            ("submit", "--service", "--replicas", "2", "--array", "0-1", "--", "x"),
+            "--replicas: cannot be combined with --array",
+        ),
+        (
+            ("submit", "--service", "--replicas", "10001", "--", "x"),
+            "--replicas: must be <= 10,000, got 10001",
+        ),
         (("submit",), "the following arguments are required: COMMAND"),
         (("top", "--every", "0"), "must be >= 0.1 s and <= 1d, got '0'"),
         (("top", "--every", "2d"), "must be >= 0.1 s and <= 1d, got '2d'"),

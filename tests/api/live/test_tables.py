@@ -17,6 +17,7 @@ from dovetail.live.tables import (
     device_table,
     done,
     in_ranges,
+    job_table,
     places,
     service_view,
     slowdown,
@@ -227,6 +228,44 @@ def test_an_isolated_job_shows_its_launches_and_what_escapes():
     assert "idle %" not in text
     lost = job(isolation="blocks", unisolated="the scheduler has ended")
     assert "not isolated  the scheduler has ended" in printed(job_view(lost, 2000.0, ""))
+
+
+SERVICE = {"priority": "latency", "service": True, "replicas": 2, "replica": 1}
+
+
+def test_a_service_shows_where_it_is_how_it_fares_and_what_it_promises():
+    served = job(
+        **SERVICE,
+        ready=True,
+        restarts=3,
+        address="n1:30001",
+        p99_s=0.0123,
+        p99_alone_s=0.01,
+        p99_promised_s=0.015,
+        requests_per_s=12.5,
+    )
+    text = " ".join(printed(job_view(served, 2000.0, "")).split())
+    assert "service replica 1 of 2 address n1:30001 ready yes restarts 3 requests 12.5" in text
+    assert "p99 latency now 12.3 ms, alone 10 ms, promised 15 ms" in text
+    idle = " ".join(printed(job_view(job(**SERVICE, requests_per_s=0.0), 2000.0, "")).split())
+    assert "requests no requests" in idle
+    assert "p99" not in idle
+    assert "service" not in printed(job_view(job(), 2000.0, ""))
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"ready": False}, "running, not ready"),
+        ({"ready": True}, "running"),
+        ({"state": JobState.WAITING, "again_s": 2004.0, "quick_ends": 4}, "restarting"),
+        ({"state": JobState.WAITING, "again_s": 2004.0, "quick_ends": 5}, "failing"),
+        ({"state": JobState.WAITING, "again_s": 2004.0, "held": "anna"}, "held"),
+    ],
+)
+def test_the_queue_says_whether_a_service_answers_or_rests(fields, word):
+    row = printed(job_table([job(**SERVICE, **fields)], 2000.0)).splitlines()[2]
+    assert f" {word} " in row
 
 
 def test_a_memory_limit_is_shown_with_what_holds_it():

@@ -5,7 +5,11 @@ import pytest
 from dovetail.executor.simulation.pool import PolicyError
 from dovetail.solver.policies import Decision, policy_named
 from dovetail.solver.policies.draft import Draft
-from tests.executor.simulation.worlds import run, trace
+from dovetail.solver.policies.queue_forecast import believed_ends
+from dovetail.solver.policies.reservations import earliest
+from dovetail.solver.policies.services import services_first, services_kept
+from tests.executor.simulation.worlds import run, trace, world
+from tests.executor.test_second_opinion import state_of
 from tests.solver.policies.contract import metered, stays_of, with_services
 
 
@@ -61,3 +65,46 @@ def test_the_simulator_refuses_to_stop_a_service():
     jobs = with_services(trace((0, 1, 100, "a")), 0)
     with pytest.raises(PolicyError, match=r"stops 'j0', which is latency-critical"):
         run(jobs, metered(), Stops())
+
+
+SERVICE = {"latency": True, "replica_of": "s"}
+SERVING = SERVICE | {"rate": 1.0}
+
+
+def test_a_service_is_expected_never_to_end_and_a_job_beside_it_is():
+    jobs = (
+        ("a", (0,), SERVICE | {"rate": 1.0}),
+        ("b", (0,), {"rate": 0.5}),
+        ("b", (1,), {"rate": 1.0}),
+    )
+    state = state_of(world(slowdowns=[("a", "b", 1.1, 2.0)]), *jobs)
+    ends = believed_ends(state)
+    assert ends[0] > 3e8
+    assert (ends[1], ends[2]) == (200.0, 100.0)
+
+
+def test_no_gpu_is_reserved_that_never_becomes_idle():
+    jobs = ("a", (0,), SERVING), ("b", (1,), {"rate": 1.0}), ("a", (), SERVICE)
+    state = state_of(world(), *jobs)
+    ends = believed_ends(state)
+    assert earliest(state, state.pending[2], ends, ()) == ((1,), 100.0)
+    assert earliest(state, state.pending[2], ends, (1,)) is None
+
+
+def test_jobs_join_services_although_a_replica_waits_for_a_gpu_of_its_own():
+    jobs = ("a", (0,), SERVING), ("a", (1,), SERVING), ("a", (), SERVICE), ("b", (), {})
+    state = state_of(
+        world(slowdowns=[("a", "b", 1.1, 1.1)]), *jobs, ("a", (), SERVICE), ("b", (), {})
+    )
+    draft = Draft(state)
+    draft.start(state.pending[3], (0,))
+    kept = services_kept(state, draft.decision())
+    assert [start.gpus for start in kept.starts] == [(0,)]
+    assert kept.reserved == {}
+
+
+def test_replicas_spread_over_nodes_first_and_then_over_gpus():
+    state = state_of(world(nodes=2, gpus=2), *[("a", (), SERVICE)] * 4)
+    starts = services_first(state).starts
+    assert sorted(start.gpus for start in starts) == [(0,), (1,), (2,), (3,)]
+    assert {start.gpus[0] // 2 for start in starts[:2]} == {0, 1}
