@@ -39,6 +39,7 @@ from dovetail.instances.datasets import _rows, records
 from dovetail.instances.metrics import Metrics
 from dovetail.instances.slowdowns.entry import SlowdownEntry
 from dovetail.live.http import faults, requests
+from dovetail.live.http.metric_declarations import DECLARED
 from dovetail.measuring import campaign, results, workloads
 from dovetail.solver.policies import policy_class, policy_names
 from dovetail.toolkit.commands import Argument, Command, leaves
@@ -115,7 +116,9 @@ curl -H "Authorization: Bearer $TOKEN" http://HOST:PORT/v1/jobs
 
 `dovetail serve` prints the path of the socket.
 [Live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON.
-`GET /openapi.json` describes the same for programs, `GET /metrics` has figures for Prometheus.
+`GET /openapi.json` describes the same for programs. `GET /metrics` has
+[figures for Prometheus](service-metrics.md), `GET /metrics/dashboard` and `GET /metrics/alerts`
+what [shows them](../howto/monitor.md).
 Times of day are seconds since the epoch.
 
 An error is a [Fault](#fault):
@@ -139,6 +142,7 @@ VIEWS: tuple[type[Record], ...] = (
     views.StepView,
     views.ServiceView,
     views.DeviceView,
+    views.PartView,
     views.EvidenceView,
 )
 
@@ -180,9 +184,12 @@ def pages() -> dict[str, str]:
         "policies.md": policies_page(),
         "http.md": http_page(),
         "python.md": python_page(),
-        **{page: _filled(page) for page in ("datasets.md", "metrics.md", "workloads.md")},
+        **{page: _filled(page) for page in FILLED},
     }
 
+
+FILLED = ("datasets.md", "metrics.md", "service-metrics.md", "workloads.md")
+"""Pages written by hand, but for tables in them."""
 
 _PLACE = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -237,6 +244,22 @@ def metrics_table() -> str:
     return "\n".join(["| name | unit | better | meaning |", "|---|---|---|---|", *rows])
 
 
+def service_metrics_table() -> str:
+    """Return the table of the metrics that the service offers to Prometheus."""
+    rows = []
+    for name, one in DECLARED.items():
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        rows.append(f"| `{name}` | {one.kind} | {one.unit} | {labels} | {one.meaning} |")
+    head = ["| name | type | unit | labels | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def waits_table() -> str:
+    """Return the table of what waiting jobs lack."""
+    rows = [f"| `{wait.value}` | {wait.meaning} |" for wait in views.Wait]
+    return "\n".join(["| reason | it waits for |", "|---|---|", *rows])
+
+
 def workloads_table() -> str:
     """Return the table of the built-in workloads, from their docstrings: PyTorch may be missing."""
     rows = []
@@ -259,6 +282,8 @@ TABLES = {
     "profiles": profile_columns,
     "pairs": pair_columns,
     "metrics": metrics_table,
+    "service metrics": service_metrics_table,
+    "waits": waits_table,
     "workloads": workloads_table,
 }
 

@@ -445,6 +445,9 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "memory_held_by": "While it runs with a memory limit: [what makes it keep to "
         "it](../explanation/memory.md); `nothing` if nothing does.",
         "estimate_s": "How long its owner expects it to run alone, s; null if not said.",
+        "energy_j": "The energy of its devices that it [answers for]"
+        "(service-metrics.md#parts-of-a-shared-device) in this run, J.",
+        "device_s": "The time of its devices that it answers for in this run, s.",
         "walltime_s": "Longest time of a run, s; null for no limit.",
         "retries": "Number of restarts after failures.",
         "requeue": "Whether it may be stopped and started again.",
@@ -515,7 +518,17 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "energy_j": "Energy drawn since an arbitrary moment, J.",
         "metrics": "Means over the last interval, named as in a workload's profile.",
         "source": "Source of the metrics.",
+        "uuid": "Its UUID in NVIDIA's tools; empty if it has none.",
+        "number": "Its number in the driver's order on its node.",
+        "parts": "The parts of its time and power that its jobs answer for.",
         "trouble": "Why it takes no new jobs; empty if it does.",
+    },
+    views.PartView: {
+        "job": "The job.",
+        "time": "The part of the time, a fraction.",
+        "time_source": "How the part of the time is known.",
+        "power_w": "The part of the power, W.",
+        "power_source": "How the part of the power is known.",
     },
     views.EvidenceView: {
         "state": "`measuring`; `waiting` for an idle device; `failed`, to be tried again; "

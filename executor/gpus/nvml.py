@@ -106,6 +106,8 @@ class NvmlGpu(NamedTuple):
         Whether it is partitioned by MIG.
     compute_mode : str
         ``default``, ``exclusive_process`` or ``prohibited``.
+    number : int
+        Its place in the driver's order, from 0.
     """
 
     uuid: str
@@ -115,6 +117,7 @@ class NvmlGpu(NamedTuple):
     capability: tuple[int, int]
     mig: bool
     compute_mode: str
+    number: int = 0
 
 
 class MemoryHealth(NamedTuple):
@@ -388,6 +391,7 @@ class Nvml:
             (int(capability[0]), int(capability[1])),
             bool(mig and mig[0]),
             modes.get(mode, "default"),
+            index,
         )
 
     def _handle(self, uuid: str) -> Any:

@@ -47,6 +47,9 @@ MOST_LOSSES: Final = 3
 KEPT_OVER: Final = 20_000
 """Jobs that are over and still known; earlier ones are only in the journal."""
 
+RESTARTED: Final = "restarted"
+"""What ``StateMachine.tally`` calls runs after the first of a job."""
+
 KEPT_APART: Final = 1000
 """Most recent separated pairs that are remembered, of jobs and of workloads each."""
 
@@ -104,6 +107,9 @@ class StateMachine:
         Number of jobs in ``queued`` and ``holding`` by array, for arrays with a limit.
     ended : deque of LiveJob
         Jobs that have ended recently; the reader, which notifies their owners, removes them.
+    tally : Counter of str
+        How many jobs have ended in each state, and under ``restarted`` how many runs followed an
+        earlier run of their job, since the reader emptied it.
     charges : Charges
         Memory that the jobs of each user take.
     """
@@ -130,6 +136,7 @@ class StateMachine:
     waiting: Counter[int] = field(default_factory=Counter)
     active: Counter[str] = field(default_factory=Counter)
     ended: deque[LiveJob] = field(default_factory=partial(deque, maxlen=KEPT_OVER), compare=False)
+    tally: Counter[str] = field(default_factory=Counter, compare=False)
 
     def __post_init__(self) -> None:
         self._wanted: list[Command] = []
@@ -299,6 +306,7 @@ class StateMachine:
         # One copy of the specification, not one per run.
         job.run = event.run.model_copy(update={"spec": job.spec})
         job.runs, job.profiling = job.runs + 1, event.profiling
+        self.tally[RESTARTED] += job.runs > 1
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
         job.unseen, job.stop_grace_s, job.paused = False, None, None
@@ -677,6 +685,7 @@ class StateMachine:
             job.held, job.again_s = "", None
             job.forget_words()
             self.ended.append(job)
+            self.tally[state.value] += 1
         self._file(job)
         self._isolate(left)
         self._admit_next(job, at_s)

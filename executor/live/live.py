@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
@@ -23,6 +25,7 @@ from dovetail.executor.jobs.states import HOLDING, QUEUED, UNDER_WAY
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.ledger import EventLedger, RequestQueue, Troubles
+from dovetail.executor.live.views import DECISION_BOUNDS_S, PartView
 from dovetail.executor.pools.pool import NodePool, Progress, Usage
 from dovetail.executor.system.clock import ServiceClock
 
@@ -59,6 +62,10 @@ class RunReading(NamedTuple):
         workload's profile.
     requests_per_s : float or None
         Latencies that it reported per second of the last window; None if it never reported one.
+    energy_j : float or None
+        The energy of its devices that it answers for.
+    device_s : float or None
+        The time of its devices that it answers for, summed over them.
     """
 
     iterations: float | None = None
@@ -77,6 +84,8 @@ class RunReading(NamedTuple):
     p99_s: float | None = None
     p99_alone_s: float | None = None
     requests_per_s: float | None = None
+    energy_j: float | None = None
+    device_s: float | None = None
 
 
 NOTHING: Final = RunReading()
@@ -95,6 +104,8 @@ class LastReading:
         The last usage of each device.
     power_w : mapping of str to float
         Power of each device for which it is known.
+    parts : mapping of str to tuple of PartView
+        What the jobs on each device answer for.
     """
 
     def __init__(self, most: int = MOST_READINGS) -> None:
@@ -102,6 +113,7 @@ class LastReading:
         self.readings: dict[str, RunReading] = {}
         self.usage: Mapping[str, Usage] = {}
         self.power_w: Mapping[str, float] = {}
+        self.parts: Mapping[str, tuple[PartView, ...]] = {}
         self._most = most
 
     def note(self, run: str, now: RunReading, shares: bool) -> None:
@@ -117,6 +129,8 @@ class LastReading:
                 predicted=slowed.predicted,
                 predicted_by=slowed.predicted_by,
                 memory_used_mib=now.memory_used_mib,
+                energy_j=now.energy_j,
+                device_s=now.device_s,
             ),
         )
 
@@ -134,6 +148,31 @@ class LastReading:
         self.readings[run] = reading
         if len(self.readings) > self._most:
             del self.readings[next(iter(self.readings))]
+
+
+@dataclass
+class Counted:
+    """Counts since the service started, only in memory.
+
+    Attributes
+    ----------
+    decisions : Counter of float
+        As in ``Statistics``.
+    decisions_s : float
+        Seconds that all decisions took.
+    broken : int
+        How often a run was found over its gSLA.
+    """
+
+    decisions: Counter[float] = field(default_factory=Counter)
+    decisions_s: float = 0.0
+    broken: int = 0
+
+    def note_decision(self, took_s: float) -> None:
+        """Count a decision."""
+        bounds = (*DECISION_BOUNDS_S, math.inf)
+        self.decisions[bounds[bisect_left(DECISION_BOUNDS_S, took_s)]] += 1
+        self.decisions_s += took_s
 
 
 TRACE_S: Final = 60.0
@@ -267,6 +306,8 @@ class Live:
         What is believed about jobs; the observation keeps it up to date.
     readings : LastReading
         What the observation last saw of runs and devices.
+    counted : Counted
+        Counts since the start of the service.
     directory : str
         The state directory; empty = none.
     dry_run : bool
@@ -284,6 +325,7 @@ class Live:
     left: LeftBehind
     beliefs: JobBeliefs
     readings: LastReading = field(default_factory=LastReading)
+    counted: Counted = field(default_factory=Counted)
     directory: str = ""
     dry_run: bool = False
 

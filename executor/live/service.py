@@ -165,8 +165,9 @@ class Service:
         self.live = live = Live.of(
             journal, pool, devices, chosen.boot_s, os.fspath(chosen.directory), chosen.dry_run
         )
-        # An earlier service has sent notifications for these.
+        # An earlier service has sent notifications for these, and counted them.
         live.machine.ended.clear()
+        live.machine.tally.clear()
         self._notifier = None if chosen.notify is None or live.dry_run else Notifier(chosen.notify)
         into = Path(live.directory) / _MODEL if live.directory and not live.dry_run else None
         self._learner = Learner(live, repository, chosen.model, into)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
 
 from dovetail.executor.jobs.states import JobState
 
@@ -114,6 +115,8 @@ class JobView:
     memory_used_mib: float | None = None
     memory_held_by: str = ""
     estimate_s: float | None = None
+    energy_j: float | None = None
+    device_s: float | None = None
     walltime_s: float | None = None
     retries: int = 0
     requeue: bool = True
@@ -146,6 +149,20 @@ class JobView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartView:
+    """The part of a device's time and power that one of its jobs answers for.
+
+    The sources are ``measured``, ``modelled``, or ``equal`` parts for lack of figures.
+    """
+
+    job: str
+    time: float
+    time_source: str
+    power_w: float | None = None
+    power_source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceView:
     """A device and its jobs; ``measuring`` is the share that the service measures there."""
 
@@ -161,6 +178,9 @@ class DeviceView:
     energy_j: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    uuid: str = ""
+    number: int | None = None
+    parts: tuple[PartView, ...] = ()
     trouble: str = ""
 
 
@@ -175,6 +195,58 @@ class EvidenceView:
     library: str | None = None
     since_s: float | None = None
     left: tuple[int, ...] = ()
+
+
+class Wait(StrEnum):
+    """What a waiting job lacks, in classes.
+
+    Attributes
+    ----------
+    meaning : str
+        The class in words.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Create a member from its name and its meaning."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    HELD = "held", "its release"
+    REST = "rest", "the end of its rest: it is a service that has ended and starts again"
+    DEPENDENCY = "dependency", "the end of other jobs"
+    ARRAY_LIMIT = "array_limit", "other jobs of its array"
+    SERVICE = "service", "a service that starts jobs: a dry run, a full disk, a failing policy"
+    NO_DEVICE = "no_device", "a device that takes jobs"
+    ORDER = "order", "jobs of another user, or with a lower nice, that come first"
+    IDLE_DEVICE = "idle_device", "idle devices: it may not share yet"
+    SM_SHARE = "sm_share", "idle devices, or a proven SM share beside others"
+    ROOM = "room", "idle devices, or room beside others"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Figures over all jobs; counts are since the start of the service.
+
+    ``decisions`` has the number of decisions by the least of `DECISION_BOUNDS_S` that their time
+    did not exceed (infinity: none), ``decisions_s`` the sum of their times. ``oldest_wait_s`` is
+    the longest time for which a job has competed for devices.
+    """
+
+    waiting: Mapping[Wait, int]
+    oldest_wait_s: float
+    ended: Mapping[JobState, int]
+    restarts: int
+    broken: int
+    decisions: Mapping[float, int]
+    decisions_s: float
+
+
+DECISION_BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Times of decisions are counted between these."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -452,6 +452,8 @@ class GpuPool(LocalPool):
             others=others,
             driver=self.gate.driver,
             memory_held_by=self._means.held_by(name in self._uncounted),
+            uuid=gpu.uuid,
+            number=gpu.number,
             **self._intercepted(name),
         )
 

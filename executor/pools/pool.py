@@ -65,6 +65,10 @@ class Usage(NamedTuple):
         pool, if these cannot be kept away.
     driver : str or None
         The version of its driver.
+    uuid : str
+        The UUID that NVIDIA's tools show; empty for devices without one.
+    number : int or None
+        Its number in the driver's order on its node.
     launches : mapping of str to int
         Kernel launches of isolated runs since its schedulers started, by category.
     escapes : mapping of str to str
@@ -85,6 +89,8 @@ class Usage(NamedTuple):
     others: tuple[int, ...] = ()
     others_busy: float | None = None
     driver: str | None = None
+    uuid: str = ""
+    number: int | None = None
     launches: Mapping[str, int] = {}
     escapes: Mapping[str, str] = {}
     memory_held_by: str = ""

@@ -23,6 +23,7 @@ from dovetail.executor.live.views import MOST_LISTED, Chosen, JobView, ServiceVi
 from dovetail.instances._record import Record, input_error
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
+from dovetail.live import monitoring
 from dovetail.live.http.connections import Tokens
 from dovetail.live.http.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.http.guards import Bodies, Gate, JobEnds, Lanes, SmallBodies, answer
@@ -88,6 +89,8 @@ def application(
     made.include_router(_router)
     made.include_router(page_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
+    made.add_api_route("/metrics/dashboard", _dashboard, response_model=dict[str, Any])
+    made.add_api_route("/metrics/alerts", _alerts, response_class=PlainTextResponse)
     made.add_middleware(Lanes)
     made.add_middleware(Gate, tokens=tokens)
     made.add_middleware(SmallBodies)
@@ -310,8 +313,19 @@ def plan(request: Request) -> Response:
 def _metrics(request: Request) -> Response:
     """Return figures for Prometheus."""
     api = _api(request)
-    body, kind = exposition(api.service(), api.holding(_asker(request)))
-    return Response(body, media_type=kind)
+    views = api.service(), api.holding(_asker(request)), api.statistics()
+    body, kind = exposition(*views, request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": kind})
+
+
+def _dashboard() -> Response:
+    """Return a dashboard of these figures, to import into Grafana."""
+    return Response(monitoring.contents(monitoring.DASHBOARD), media_type="application/json")
+
+
+def _alerts() -> Response:
+    """Return alerts on these figures, as a file of rules for Prometheus."""
+    return PlainTextResponse(monitoring.contents(monitoring.ALERTS))
 
 
 def _api(request: Request) -> ServiceApi:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -33,7 +33,8 @@ from dovetail.executor.jobs.events import (
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
-from dovetail.executor.live.live import Live, RunReading
+from dovetail.executor.live.live import NOTHING, Live, RunReading
+from dovetail.executor.live.observation.attribution import Account, Accounts, Resident
 from dovetail.executor.live.observation.records import (
     Rate,
     Slowed,
@@ -463,6 +464,8 @@ class RunWatch:
         self._tracks = Tracks(live.devices.models, live.beliefs, options)
         self._every_s = every_s
         self._sampled_s = -math.inf
+        self._accounts = Accounts()
+        self._counted = live.counted
         self._library_seen: set[str] = set()
 
     @property
@@ -489,9 +492,12 @@ class RunWatch:
         before, readings.usage = readings.usage, usage
         metered = {gpu: power_w([before[gpu], now]) for gpu, now in usage.items() if gpu in before}
         readings.power_w = {gpu: power for gpu, power in metered.items() if power is not None}
+        self._accounts.charge(before, usage)
         found = [*self._observed(progress, now_s, now_s - boot_s)]
         found += self._libraries(watched.values(), now_s)
         self._read(watched)
+        self._accounts.settle(self._residents(), readings.power_w)
+        readings.parts = self._accounts.parts
         return found
 
     def note_ends(self, happened: Iterable[AnyEvent]) -> None:
@@ -532,6 +538,7 @@ class RunWatch:
         for gpu in usage.keys() & tracks.devices.keys():
             tracks.use(gpu, usage[gpu], shift_s)
         broken = list(breaches(tracks))
+        self._counted.broken += len(broken)
         yield from profiles(tracks)
         yield from measurements(tracks)
         yield from grown_profiles(tracks)
@@ -580,6 +587,26 @@ class RunWatch:
 
     # Readings.
 
+    def _residents(self) -> dict[str, list[Resident]]:
+        """Return the jobs on each device, with what their parts of it depend on."""
+        found: dict[str, list[Resident]] = defaultdict(list)
+        holding = [(job, job.run) for job in self._machine.holding.values() if job.run is not None]
+        for job, run in holding:
+            for seat in run.seats:
+                found[seat.gpu].append(self._resident(job, run, seat.gpu))
+        return found
+
+    def _resident(self, job: LiveJob, run: Run, gpu: str) -> Resident:
+        now = self._readings.now.get(run.id, NOTHING)
+        speed: float | None = 0.0
+        if job.state in WATCHED:
+            speed = now.rate / now.solo_rate if now.rate is not None and now.solo_rate else None
+        measured = speed is not None
+        if speed is None and now.predicted:
+            speed = 1 / now.predicted
+        known = self._beliefs.alone(run.spec, self._tracks.models.get(gpu, ""))
+        return Resident(run.id, job.id, speed, measured, known.power_w if known else None)
+
     def _read(self, watched: Mapping[str, LiveJob]) -> None:
         """Read the figures of the watched runs."""
         tracks = self._tracks
@@ -598,6 +625,7 @@ class RunWatch:
         slowdown = solo / rate if rate and solo else None
         if run.spec.service:
             slowdown = p99_s / alone_s if p99_s and alone_s else None
+        used_up = self._accounts.of_run.get(run.id, Account())
         isolated = [
             usage[seat.gpu] for seat in run.seats if run.isolated_on(seat) and seat.gpu in usage
         ]
@@ -612,6 +640,8 @@ class RunWatch:
             predicted_by=belief.words if belief else "",
             memory_used_mib=track.memory_mib,
             memory_held_by=_holders(run, usage),
+            energy_j=used_up.energy_j,
+            device_s=used_up.device_s,
             launches=sum((Counter(used.launches) for used in isolated), Counter()),
             escapes={kernel: why for used in isolated for kernel, why in used.escapes.items()},
             ready=tracks.ready(track),

@@ -22,7 +22,7 @@ from dovetail.executor.jobs import events
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner, SharedEnvironments, brief
-from dovetail.executor.jobs.state_machine import StateMachine
+from dovetail.executor.jobs.state_machine import RESTARTED, StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, UNDER_WAY, WATCHED, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.live import NOTHING, Live, RunReading
@@ -47,7 +47,9 @@ from dovetail.executor.live.views import (
     JobView,
     Outlook,
     ServiceView,
+    Statistics,
     StepView,
+    Wait,
 )
 from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.pools.runs.files import RunFiles
@@ -234,7 +236,7 @@ _FOR_OTHERS: Final = (
     *("checkpoint_s", "stops_apart_s", "public_log", "held", "awaits", "service", "replica"),
     *("replicas", "ready", "restarts", "quick_ends", "again_s", "p99_s", "p99_alone_s"),
     "p99_promised_s",
-    *("estimate_s", "requeue"),
+    *("estimate_s", "requeue", "energy_j", "device_s"),
 )
 
 
@@ -270,6 +272,9 @@ def device_views(live: Live) -> tuple[DeviceView, ...]:
                 energy_j=used.energy_j if used else None,
                 metrics=used.metrics if used else {},
                 source=used.source if used else "",
+                uuid=used.uuid if used else "",
+                number=used.number if used else None,
+                parts=seen.parts.get(gpu.id, ()),
                 trouble=machine.devices[gpu.id].trouble if gpu.id in machine.devices else "",
             )
         )
@@ -287,6 +292,9 @@ class RoundsForUsers(Protocol):
 
     def waiting_for(self, job: LiveJob) -> str:
         """Return what a waiting job lacks; empty for other jobs."""
+
+    def waits(self) -> Mapping[Wait, int]:
+        """Return the number of waiting jobs by what they lack."""
 
     def why_capped(self, job: LiveJob) -> str:
         """Return why a run has an SM share, if a co-runner is the reason; empty if none is."""
@@ -606,6 +614,21 @@ class ServiceApi:
         with self._lock:
             held = sorted(self._machine.holding.values(), key=attrgetter("sequence"))
             return self._views(held, by)
+
+    def statistics(self) -> Statistics:
+        """Return figures over all jobs."""
+        live, machine, counted = self._live, self._machine, self._live.counted
+        with self._lock:
+            since_s = (job.competes_since_s for job in machine.queued.values())
+            return Statistics(
+                waiting=self._rounds.waits(),
+                oldest_wait_s=max(0.0, live.now_s - min(since_s, default=live.now_s)),
+                ended={state: machine.tally[state.value] for state in OVER},
+                restarts=machine.tally[RESTARTED],
+                broken=counted.broken,
+                decisions=dict(counted.decisions),
+                decisions_s=counted.decisions_s,
+            )
 
     def job(self, job: str, by: Owner | None = None) -> JobView:
         """Return one job with its history."""

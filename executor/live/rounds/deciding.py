@@ -537,6 +537,7 @@ class Decider:
     def note(self, decision: Decision, decide_s: float) -> None:
         """Plan the next decision after one that took ``decide_s`` seconds."""
         self.took_s = decide_s + self._first_s
+        self._live.counted.note_decision(self.took_s)
         self.gap = decision.proof.gap if decision.proof else None
         now_s = self._live.now_s
         self._rest_until_s = now_s + REST * self.took_s

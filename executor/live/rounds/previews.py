@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from dovetail.executor.live.live import Live
 from dovetail.executor.live.rounds.deciding import REST, Decider
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND, Precedence
 from dovetail.executor.live.rounds.outlook import Expected, outlook
-from dovetail.executor.live.views import Outlook, ServiceView
+from dovetail.executor.live.views import Outlook, ServiceView, Wait
 from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.second_opinion import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
@@ -315,6 +315,14 @@ def _rest(job: LiveJob) -> str:
     return f"the end of its rest{ends} (dovetail requeue JOB ends it)"
 
 
+def _barring(job: LiveJob) -> Wait:
+    if job.held:
+        return Wait.HELD
+    if job.again_s is not None:
+        return Wait.REST
+    return Wait.DEPENDENCY if job.awaits else Wait.ARRAY_LIMIT
+
+
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
@@ -416,6 +424,29 @@ class Lacks(NamedTuple):
             return self.stalled
         kept = "" if job.id in self.machine.reserved else self.kept
         return "; ".join(filter(None, [self._devices_for(job), self.unused, kept]))
+
+    def waits(self) -> Mapping[Wait, int]:
+        """Return the number of waiting jobs by what they lack."""
+        machine = self.machine
+        found = Counter(dict.fromkeys(Wait, 0))
+        found.update(_barring(job) for job in machine.barred.values())
+        without_shares: dict[tuple[object, ...], bool] = {}
+        for job in machine.queued.values():
+            if self.dry_run or self.stalled:
+                found[Wait.SERVICE] += 1
+            elif self.closed:
+                found[Wait.NO_DEVICE] += 1
+            elif self.before.ahead(job):
+                found[Wait.ORDER] += 1
+            elif not machine.may_share(job):
+                found[Wait.IDLE_DEVICE] += 1
+            else:
+                # What its shares depend on.
+                alike = job.spec.key, job.spec.priority, job.spec.isolation
+                if alike not in without_shares:
+                    without_shares[alike] = waits_for_shares(self.beliefs, job)
+                found[Wait.SM_SHARE if without_shares[alike] else Wait.ROOM] += 1
+        return found
 
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
@@ -520,6 +551,7 @@ class Previews:
         self._last: _Preview | None = None
         self._of_audience: dict[str, _Preview] = {}
         self._lacked: tuple[tuple[int, str, int], Lacks] | None = None
+        self._waits: tuple[Lacks, Mapping[Wait, int]] | None = None
 
     def noted(self, service: ServiceView) -> ServiceView:
         """Return the view of the service with the last decision and the evidence for shares."""
@@ -531,6 +563,13 @@ class Previews:
     def waiting_for(self, job: LiveJob) -> str:
         """Return what a waiting job lacks; empty for other jobs."""
         return self._lacks().of_job(job)
+
+    def waits(self) -> Mapping[Wait, int]:
+        """Return the number of waiting jobs by what they lack."""
+        lacks = self._lacks()
+        if self._waits is None or self._waits[0] is not lacks:
+            self._waits = lacks, lacks.waits()
+        return self._waits[1]
 
     def why_capped(self, job: LiveJob) -> str:
         """Return why a run has an SM share, if a co-runner is the reason; empty if none is."""

@@ -34,7 +34,7 @@ def test_gpus(library):
     with nvml.Nvml() as session:
         first, second = session.gpus()
         assert session.driver() == "580.0 (injected)"
-    assert first == nvml.NvmlGpu(FIRST, "Injected H200", 2048.0, 132, (9, 0), False, "default")
+    assert first == nvml.NvmlGpu(FIRST, "Injected H200", 2048.0, 132, (9, 0), False, "default", 0)
     assert second.compute_mode == "exclusive_process"
 
 

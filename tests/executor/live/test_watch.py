@@ -11,7 +11,7 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.beliefs import Belief, Source
-from dovetail.executor.live.live import LastReading
+from dovetail.executor.live.live import Counted, LastReading
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.pools.pool import Progress, Usage
@@ -55,7 +55,12 @@ def live_of(machine, pool, models, beliefs):
     """Return what a watch reads of the service."""
     devices = SimpleNamespace(models=models)
     return SimpleNamespace(
-        machine=machine, pool=pool, devices=devices, beliefs=beliefs, readings=LastReading()
+        machine=machine,
+        pool=pool,
+        devices=devices,
+        beliefs=beliefs,
+        readings=LastReading(),
+        counted=Counted(),
     )
 
 
