@@ -14,7 +14,7 @@ from dovetail.executor.live.errors import TooManyError
 from dovetail.live import client as clients
 from dovetail.live.client import Client
 from dovetail.live.http import guards
-from dovetail.live.http.guards import CHANGES, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
+from dovetail.live.http.guards import CHANGES, EVENTS, LOGS, PREVIEWS, READS, WAITS, Lane, lane_of
 from tests.api.live.services import ME, OTHER, TOKENS, job
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -33,6 +33,9 @@ from tests.executor.waiting import LIMIT_S, wait_until
         ("GET", "/v1/plan", b"", PREVIEWS),
         ("GET", "/v1/instance", b"", PREVIEWS),
         ("GET", "/metrics", b"", READS),
+        ("GET", "/events", b"page=/", EVENTS),
+        ("GET", "/jobs/j1", b"", READS),
+        ("POST", "/jobs/j1/cancel", b"", CHANGES),
         ("HEAD", "/v1/plan", b"", PREVIEWS),
         ("POST", "/v1/jobs", b"", CHANGES),
         ("PATCH", "/v1/jobs/j1", b"", CHANGES),
