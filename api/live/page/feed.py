@@ -39,6 +39,9 @@ MOST_VIEWERS: Final = 512
 _LOG: Final = logging.getLogger("dovetail.live")
 _END_S: Final = 0.5
 _LOOK_S: Final = 0.1
+_SETTLE_S: Final = 0.2
+"""Seconds after an event in which the service's thread is left alone: it may start jobs."""
+
 
 Parts = Mapping[str, str]
 Key = tuple[str, int]
@@ -155,6 +158,8 @@ class Feed:
                 and all(watched.parts for watched in self._watched.values())
             ):
                 await asyncio.sleep(_LOOK_S)
+            if self._happened() != number:
+                await asyncio.sleep(_SETTLE_S)
 
     async def _refresh(self, key: Key, watched: _Watched) -> float:
         """Render a page and note what has changed; return the seconds of a core that it took."""
