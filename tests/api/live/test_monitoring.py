@@ -125,6 +125,55 @@ def test_alerts_fire_when_they_should(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+_OURS = 'instance="d:1", job="dovetail"'
+_JOB1 = f'{_OURS}, jobid="j1", username="anna"'
+_GPU_A = 'UUID="GPU-a", gpu="0", modelName="H100", Hostname="n"'
+_THEIRS = 'device="nvidia0", pci_bus_id="00000000:18:00.0"'
+_DCGM = f'instance="n:9400", job="dcgm", {_GPU_A}, {_THEIRS}'
+_JOBSTATS = (
+    'instance="n:9445", job="gpu", uuid="GPU-a", name="H100", ordinal="0", minor_number="0", '
+    'jobid="77", userid="1000"'
+)
+SERIES = {
+    f"dovetail_device_jobs{{{_OURS}, {_GPU_A}}}": "2x1440",
+    f'dovetail_device_jobs{{{_OURS}, UUID="GPU-b", gpu="1"}}': "1x1440",
+    f'dovetail_device_info{{{_OURS}, {_GPU_A}, uuid="GPU-a", device_id="GPU-a0"}}': "1x1440",
+    f"dovetail_job_sm_share_ratio{{{_JOB1}, {_GPU_A}}}": "0.5x1440",
+    f"dovetail_job_device_seconds_total{{{_JOB1}}}": "0+60x1440",
+    f"dovetail_job_energy_joules_total{{{_JOB1}}}": "0+6000x1440",
+    f"DCGM_FI_PROF_SM_ACTIVE{{{_DCGM}}}": "0.8x1440",
+    'DCGM_FI_PROF_SM_ACTIVE{instance="n:9400", job="dcgm", UUID="GPU-b"}': "0.4x1440",
+    f"DCGM_FI_DEV_GPU_TEMP{{{_DCGM}}}": "65x1440",
+    f"nvidia_gpu_duty_cycle{{{_JOBSTATS}}}": "90x1440",
+}
+"""A day of a shared GPU, with the labels of DCGM exporter and of jobstats' exporter."""
+
+JOINED = (
+    (f"DCGM_FI_PROF_SM_ACTIVE{{{_DCGM}}}", 0.8),
+    ('{jobid="j1", username="anna"}', 65.0),
+    (f'{{{_JOBSTATS}, device_id="GPU-a0", modelName="H100"}}', 90.0),
+    ('{username="anna"}', 24.0),
+    ('{username="anna"}', 2.4),
+)
+"""What the queries of the guide return then, worked out by hand."""
+
+
+@needs_prometheus
+def test_the_guide_s_queries_join_with_other_exporters(tmp_path):
+    guide = (DOCS / "howto" / "monitor.md").read_text()
+    queries = re.findall(r"```promql\n(.*?)```", guide, re.DOTALL)
+    asked = [
+        {"expr": query, "eval_time": "1d", "exp_samples": [{"labels": labels, "value": value}]}
+        for query, (labels, value) in zip(queries, JOINED, strict=True)
+    ]
+    series = [{"series": name, "values": values} for name, values in SERIES.items()]
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
+    (tmp_path / "joins.yml").write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}))
+    command = ["promtool", "test", "rules", str(tmp_path / "joins.yml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory):
     """Start a service with two simulated GPUs on which jobs share, and a Prometheus beside it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import httpx
 import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
@@ -12,7 +13,10 @@ from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.views import PartView, Statistics, Wait
 from dovetail.live.http.metric_declarations import DECLARED
 from dovetail.live.http.prometheus import exposition
+from tests.api.live.services import ME, TOKENS
+from tests.api.live.services import job as submitted
 from tests.api.live.test_tables import device, job, service
+from tests.executor.waiting import wait_until
 
 STATISTICS = Statistics(
     waiting={wait: int(wait is Wait.ROOM) * 2 for wait in Wait},
@@ -209,3 +213,38 @@ def test_the_service_itself(figures):
     assert at(figures, "info", version="0.1.0", pool="gpu", policy="dovetail") == 1
     assert at(figures, "journal_events_total") == 17
     assert at(figures, "in_trouble") == 0
+
+
+def of_service(http, name):
+    """Return the samples of a metric of a live service, by their only label."""
+    text = http.get("/metrics").text
+    return {
+        next(iter(sample.labels.values()), ""): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"dovetail_{name}"
+    }
+
+
+def test_waiting_jobs_and_ends_are_counted_in_a_live_service(live):
+    """Two devices, two jobs on them; what the others lack is written out here."""
+    bearer = {"Authorization": f"Bearer {TOKENS[ME]}"}
+    with httpx.Client(base_url=live.url, headers=bearer) as http:
+        ids = live.mine.submit([submitted(), submitted(workload="bert")])
+        wait_until(lambda: of_service(http, "jobs")["profiling"] == 2)
+        waiting = (submitted(), submitted(), submitted(held=True), submitted(after=[ids[0]]))
+        live.mine.submit(waiting)
+        counts = {why: n for why, n in of_service(http, "jobs_waiting").items() if n}
+        assert counts == {"held": 1, "dependency": 1, "idle_device": 2}
+        assert of_service(http, "oldest_wait_seconds")[""] > 0
+        live.client.drain([], True)
+        counts = {why: n for why, n in of_service(http, "jobs_waiting").items() if n}
+        assert counts == {"held": 1, "dependency": 1, "no_device": 2}
+        live.mine.requeue(ids[1])
+        wait_until(lambda: of_service(http, "jobs")["profiling"] == 1)
+        live.mine.cancel(ids[0])
+        wait_until(lambda: of_service(http, "jobs_ended_total")["cancelled"] == 2)
+        assert of_service(http, "restarts_total")[""] == 0
+        live.client.drain([], False)
+        wait_until(lambda: of_service(http, "restarts_total")[""] == 1)
+        assert of_service(http, "decision_seconds_count")[""] > 0
