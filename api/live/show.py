@@ -155,7 +155,11 @@ def _p99(job: JobView) -> str:
         ("alone", job.p99_alone_s),
         ("promised", job.p99_promised_s),
     )
-    return ", ".join(f"{name} {1000 * each:,.3g} ms" for name, each in figures if each is not None)
+    return ", ".join(f"{name} {_latency(each)}" for name, each in figures if each is not None)
+
+
+def _latency(time_s: float) -> str:
+    return f"{time_s:.3g} s" if time_s >= 1 else f"{1000 * time_s:.3g} ms"
 
 
 def _isolation(job: JobView) -> Iterator[tuple[str, str]]:

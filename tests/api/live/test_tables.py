@@ -247,6 +247,8 @@ def test_a_service_shows_where_it_is_how_it_fares_and_what_it_promises():
     text = " ".join(printed(job_view(served, 2000.0, "")).split())
     assert "service replica 1 of 2 address n1:30001 ready yes restarts 3 requests 12.5" in text
     assert "p99 latency now 12.3 ms, alone 10 ms, promised 15 ms" in text
+    slow = printed(job_view(job(**SERVICE, p99_s=10.0, p99_alone_s=0.9995), 2000.0, ""))
+    assert "p99 latency  now 10 s" in slow
     idle = " ".join(printed(job_view(job(**SERVICE, requests_per_s=0.0), 2000.0, "")).split())
     assert "requests no requests" in idle
     assert "p99" not in idle
