@@ -285,6 +285,11 @@ def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tm
     assert kinds(tmp_path).count("service_started") == 2
 
 
+def environments(directory):
+    submitted = (e.event for e in read_events(directory) if e.event.kind == "submitted")
+    return [event.spec.env for event in submitted]
+
+
 def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
     with service_in(tmp_path) as service:
         secret = {"env": {"TOKEN": "secret"}}
@@ -302,8 +307,8 @@ def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
         assert service.api.log_path("j1", 0, ME) is None
         assert service.api.job("j1").state is JobState.FINISHED
         assert service.api.job("j2").state is JobState.PROFILING
-    submitted = [e.event for e in read_events(tmp_path) if e.event.kind == "submitted"]
-    assert [event.spec.env for event in submitted] == [{}, {}, {}]
+        # Files and events are removed by two threads.
+        wait_until(lambda: environments(tmp_path) == [{}, {}, {}])
     with service_in(tmp_path, keep_s=0.0) as service:
         wait_until(lambda: kinds(tmp_path).count("submitted") == 1)
         assert [view.id for view in service.api.jobs(over=True)] == ["j1", "j2", "j3"]
