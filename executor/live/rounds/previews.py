@@ -469,7 +469,8 @@ class Lacks(NamedTuple):
 
 def why_capped(beliefs: JobBeliefs, job: LiveJob) -> str:
     """Return why a run has an SM share, if a co-runner is the reason; empty if none is."""
-    if job.run is None or beliefs.cluster.uncapped:
+    capped = job.run is not None and caps_of([seat.share for seat in job.run.seats])
+    if job.run is None or not capped or beliefs.cluster.uncapped:
         return ""
     residents = beliefs.machine.residents()
     never = {
