@@ -96,7 +96,7 @@ def ends(client: Client) -> tuple[list[float], list[float]]:
         client.cancel(running.id, 0.0)
         while not (new := {j.id for j in client.jobs() if j.state in HOLDING} - before):
             time.sleep(0.02)
-        ended_s = client.job(running.id).ended_s
+        ended_s = client.wait(running.id).ended_s
         begun = [s.at_s for s in client.job(min(new)).history if s.state is JobState.STARTING]
         started.append(begun[-1] - ended_s)
         decided.append(client.service().decide_s)
