@@ -445,8 +445,10 @@ _OF_JOBS_WITH_AN_END: Final = (
     "most_running",
 )
 
+_PORT: Final = r"[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d{2}|655[0-2]\d|6553[0-5]"
+
 _PROBED_ADDRESS: Final = re.compile(
-    r"http://(?:127\.0\.0\.1|localhost|\[::1\]):(?:\{port\}|[1-9]\d{0,4})(?:/[!-~]*)?", re.ASCII
+    rf"http://(?:127\.0\.0\.1|localhost|\[::1\]):(?:\{{port\}}|{_PORT})(?:/[!-~]*)?", re.ASCII
 )
 """An address of the machine on which the probe runs, which is that of the job."""
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -62,8 +62,6 @@ def page(options: Namespace) -> int:
 
 
 def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
-    import webbrowser
-
     from dovetail.live.page.forwarding import ADDRESS, Forwarding, listening, server
     from dovetail.live.places import NoServiceError
     from dovetail.live.printing import tell
@@ -77,7 +75,8 @@ def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
     try:
         socket = listening(options.port or 0)
     except OSError as error:
-        raise InputError(f"cannot listen: {error.strerror}", "--port", ADDRESS) from None
+        why = os.strerror(error.errno or 0)
+        raise InputError(f"cannot listen: {why}", "--port", ADDRESS) from None
     with socket:
         port = socket.getsockname()[1]
         answering = Forwarding(service, port)
@@ -91,9 +90,20 @@ def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
             facts = {"service": name, "port": port, "link": answering.link}
             tell(facts, text, options.json)
             _flush()
-            if options.open:
-                webbrowser.open(answering.link)
-            running.run([socket])
+            with opened(answering.link) if options.open else nullcontext():
+                running.run([socket])
+
+
+@contextmanager
+def opened(link: str) -> Iterator[None]:
+    """Open a link in the browser, by a private file: others can read a browser's arguments."""
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="dovetail-") as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={link}">\n')
+        webbrowser.open(file.as_uri())
+        yield
 
 
 def _flush() -> None:

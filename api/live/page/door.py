@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dovetail.live.http.faults import Fault
 from dovetail.live.http.guards import answer
 from dovetail.live.page.rendering import Frame, page
-from dovetail.live.page.sessions import Sessions, cookie_of
+from dovetail.live.page.sessions import Sessions, cookie_name, cookie_of
 from dovetail.live.page.words import line
 
 HEADERS: Final = (
@@ -73,7 +73,8 @@ class Door:
     def __init__(self, app: ASGIApp, sessions: Sessions, names: Collection[str] = ()) -> None:
         self._app = app
         self._sessions = sessions
-        self._names = frozenset({socket.gethostname(), "localhost", *names})
+        named = (socket.gethostname(), "localhost", *names)
+        self._names = frozenset(name.lower() for name in named)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -85,12 +86,14 @@ class Door:
         if refusal is not None:
             await refusal(scope, receive, _Safe(scope, send) if of_page else send)
             return
-        await self._app(scope, receive, _Safe(scope, send) if of_page else send)
+        by_cookie = "session" in scope["state"]
+        safe = _Safe(scope, send) if of_page else _marked(send) if by_cookie else send
+        await self._app(scope, receive, safe)
 
     def _refusal(self, scope: Scope, of_page: bool) -> Response | None:
         """Return why a request is refused; otherwise enter who asks."""
         state, headers = scope.setdefault("state", {}), scope["headers"]
-        secret = "" if "peer" in state else cookie_of(headers)
+        secret = "" if "peer" in state else cookie_of(headers, cookie_name(scope))
         given = dict(headers)
         if (of_page or secret) and "peer" not in state and not self._is_ours(given):
             host = line(given.get(b"host", b"").decode("latin-1"), 100)
@@ -141,7 +144,19 @@ def is_same_origin(headers: dict[bytes, bytes]) -> bool:
     origin = headers.get(b"origin", b"").decode("latin-1")
     if origin in ("", "null"):
         return site == b"same-origin"
+    # A proxy in front may speak another scheme with the browser.
     return origin.partition("://")[2].encode("latin-1") == headers.get(b"host", b"")
+
+
+def _marked(send: Send) -> Send:
+    """Return what sends an answer of the API with the headers for browsers."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *HEADERS]}
+        await send(message)
+
+    return sent
 
 
 class _Safe:

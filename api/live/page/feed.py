@@ -2,8 +2,9 @@
 
 A page is rendered once for all its viewers of one user: soon after an event, but at most once a
 second, and every two seconds for what is measured. Only what has changed is sent. Rendering has a
-budget: if all pages together took more than ``BUDGET`` of a core, they are rendered less often. A
-viewer that falls behind gets the newest state of each part, not those between.
+budget of ``BUDGET`` of a core, of which all users who look have equal parts, and users take turns:
+a user with many or large pages sees them less often, others do not. A viewer that falls behind gets
+the newest state of each part, not those between.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ BEAT_S: Final = 15.0
 MOST_VIEWERS: Final = 512
 """Viewers of a service."""
 
+MOST_PAGES: Final = 32
+"""Different pages at which a user looks at a time."""
+
 _LOG: Final = logging.getLogger("dovetail.live")
 _END_S: Final = 0.5
 _LOOK_S: Final = 0.1
@@ -60,9 +64,16 @@ class _Viewer:
 
 @dataclass
 class _Watched:
-    """A page of a user, its viewers, and its parts when they were last rendered."""
+    """A page of a user, its viewers, and its parts when they were last rendered.
+
+    ``number`` is that of the last event that they show; None: they were not rendered yet. They are
+    rendered again from ``from_s`` on if something has happened, and from ``quiet_s`` on anyway.
+    """
 
     user: Owner
+    number: int | None = None
+    from_s: float = 0.0
+    quiet_s: float = 0.0
     parts: Parts = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     viewers: list[_Viewer] = field(default_factory=list)
@@ -81,11 +92,6 @@ class Feed:
         Returns a number that changes with every event; cheap.
     ending : callable
         Returns whether the service ends.
-
-    Attributes
-    ----------
-    every_s : float
-        Least seconds between two updates, within the budget.
     """
 
     def __init__(
@@ -100,12 +106,13 @@ class Feed:
         self._watched: dict[Key, _Watched] = {}
         self._watching: asyncio.Task[None] | None = None
         self._viewers = 0
-        self.every_s = EVERY_S
+        self._turns: dict[int, float] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more viewers are let in."""
-        return self._viewers >= MOST_VIEWERS
+    def has_room(self, address: str, user: Owner) -> bool:
+        """Return whether one more viewer is let in."""
+        of_user = sum(uid == user.uid for _, uid in self._watched)
+        known = (address, user.uid) in self._watched
+        return self._viewers < MOST_VIEWERS and (known or of_user < MOST_PAGES)
 
     async def events(
         self, address: str, user: Owner, gone: Callable[[], bool]
@@ -144,22 +151,42 @@ class Feed:
                 self._watched.pop(key, None)
 
     async def _watch(self) -> None:
-        """Render what is watched, again and again, until nobody watches."""
+        """Render pages one by one, each when it is due, until nobody watches."""
+        number, changed_s = self._happened(), 0.0
         while self._watched and not self._ending():
-            began_s, took_s, number = time.monotonic(), 0.0, self._happened()
-            for key, watched in list(self._watched.items()):
-                took_s += await self._refresh(key, watched)
-            self.every_s = max(EVERY_S, took_s / BUDGET)
-            await asyncio.sleep(max(self.every_s - (time.monotonic() - began_s), _LOOK_S))
-            quiet_s = began_s + max(QUIET_S, self.every_s)
-            while (
-                self._happened() == number
-                and time.monotonic() < quiet_s
-                and all(watched.parts for watched in self._watched.values())
-            ):
-                await asyncio.sleep(_LOOK_S)
             if self._happened() != number:
-                await asyncio.sleep(_SETTLE_S)
+                number, changed_s = self._happened(), time.monotonic()
+            key = self._next(number, changed_s + _SETTLE_S)
+            if key is None:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            watched, began_s = self._watched[key], time.monotonic()
+            took_s = await self._refresh(key, watched)
+            wait_s = took_s * self._pages_of_all(key[1]) / BUDGET
+            watched.number = number
+            watched.from_s = began_s + max(EVERY_S, wait_s)
+            watched.quiet_s = began_s + max(QUIET_S, wait_s)
+            self._turns[key[1]] = time.monotonic()
+
+    def _next(self, number: int, settled_s: float) -> Key | None:
+        """Return the page to render now, of the user whose last turn is longest ago; or None."""
+        now_s = time.monotonic()
+
+        def is_due(watched: _Watched) -> bool:
+            if watched.number is None:
+                return True
+            has_news = watched.number != number and now_s >= settled_s
+            return now_s >= (watched.from_s if has_news else watched.quiet_s)
+
+        due = [key for key, watched in self._watched.items() if is_due(watched)]
+        turns = self._turns
+        return min(due, key=lambda k: (turns.get(k[1], 0.0), self._watched[k].from_s), default=None)
+
+    def _pages_of_all(self, uid: int) -> int:
+        """Return how many pages would be watched if every user watched as many as this one."""
+        users = {key[1] for key in self._watched} | {uid}
+        self._turns = {user: turn for user, turn in self._turns.items() if user in users}
+        return len(users) * max(sum(key[1] == uid for key in self._watched), 1)
 
     async def _refresh(self, key: Key, watched: _Watched) -> float:
         """Render a page and note what has changed; return the seconds of a core that it took."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
-from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -35,11 +35,13 @@ from dovetail.live.page.rendering import (
     static,
     version,
 )
-from dovetail.live.page.sessions import LASTING_S, Sessions, set_cookie
+from dovetail.live.page.sessions import LASTING_S, Sessions, cookie_name, set_cookie
 
 _MOST_FORM_BYTES: Final = 4096
 _FORM_S: Final = 10.0
 _MOST_WORD: Final = 100
+
+READS: Final = ["GET", "HEAD"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -144,12 +146,12 @@ def _asker(request: Request) -> Owner:
     return found
 
 
-@router.get("/")
-@router.get("/jobs")
-@router.get("/jobs/{name}")
-@router.get("/gpus")
-@router.get("/gpus/{name:path}")
-@router.get("/plan")
+@router.api_route("/", methods=READS)
+@router.api_route("/jobs", methods=READS)
+@router.api_route("/jobs/{name}", methods=READS)
+@router.api_route("/gpus", methods=READS)
+@router.api_route("/gpus/{name:path}", methods=READS)
+@router.api_route("/plan", methods=READS)
 async def shown_page(request: Request) -> Response:
     """Return a page."""
     leaves = hasattr(request.state, "session")
@@ -177,10 +179,10 @@ def _filter(query: str) -> Filter:
 async def events(request: Request, page: str = "/") -> Response:
     """Send the changes of a page."""
     pages, by = _pages(request), _asker(request)
-    if pages.feed.is_full:
+    path, _, query = page[:2000].partition("?")
+    address = _filter(query).address if path == "/jobs" else path
+    if not pages.feed.has_room(address, by):
         raise TooManyError("too many pages are open")
-    split = urlsplit(page[:2000])
-    address = _filter(split.query).address if split.path == "/jobs" else split.path
     await run_in_threadpool(pages.view, address, by)
     return _Events(lambda gone: pages.feed.events(address, by, gone))
 
@@ -224,7 +226,7 @@ async def change(request: Request, name: str, action: str) -> Response:
     return RedirectResponse(f"/jobs/{quote(name, safe='')}", 303)
 
 
-@router.get("/login")
+@router.api_route("/login", methods=READS)
 async def login_page(request: Request) -> Response:
     """Return the form to log in."""
     return _login(request, "")
@@ -238,7 +240,7 @@ async def login(request: Request) -> Response:
     user = pages.tokens.user(token) if pages.tokens is not None else None
     if user is None:
         return _login(request, "this token is not known", 401)
-    return _entered(pages.sessions.begin(user))
+    return _entered(request, pages.sessions.begin(user))
 
 
 @router.get("/login/{secret}")
@@ -247,7 +249,7 @@ async def enter(request: Request, secret: str) -> Response:
     begun = _pages(request).sessions.enter(secret)
     if begun is None:
         return _login(request, "this link was used already, or is not one of this service", 403)
-    return _entered(begun)
+    return _entered(request, begun)
 
 
 @router.post("/logout")
@@ -255,10 +257,12 @@ async def logout(request: Request) -> Response:
     """End the session."""
     await _form(request)
     _pages(request).sessions.end(getattr(request.state, "session", ""))
-    return RedirectResponse("/login", 303, {"set-cookie": set_cookie("", 0)})
+    return RedirectResponse(
+        "/login", 303, {"set-cookie": set_cookie("", 0, cookie_name(request.scope))}
+    )
 
 
-@router.get("/static/{name}")
+@router.api_route("/static/{name}", methods=READS)
 async def file(request: Request, name: str) -> Response:
     """Return a file beside the pages."""
     if name not in STATIC:
@@ -275,10 +279,11 @@ def _login(request: Request, line: str, status: int = 200) -> Response:
     )
 
 
-def _entered(secret: str) -> Response:
+def _entered(request: Request, secret: str) -> Response:
     # A page, not a redirect: after a link from elsewhere, the cookie would not be sent at once.
     html = page("entered.html.j2", Frame(), title="Welcome")
-    return HTMLResponse(html, headers={"set-cookie": set_cookie(secret, LASTING_S)})
+    cookie = set_cookie(secret, LASTING_S, cookie_name(request.scope))
+    return HTMLResponse(html, headers={"set-cookie": cookie})
 
 
 async def _form(request: Request) -> dict[str, str]:

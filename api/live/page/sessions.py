@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from starlette.types import Scope
+
 from dovetail.executor.jobs.specs import Owner
 
-COOKIE: Final = "dovetail_session"
 LASTING_S: Final = 12 * 3600
 MOST_OF_USER: Final = 16
 """Sessions of a user; the oldest ends when there are more."""
@@ -80,7 +81,13 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode(errors="replace")).digest()
 
 
-def cookie_of(headers: object, name: str = COOKIE) -> str:
+def cookie_name(scope: Scope) -> str:
+    """Return the name of a session's cookie: cookies of a host are for all of its ports."""
+    _, port = scope.get("server") or ("", None)
+    return f"dovetail_session_{port or 0}"
+
+
+def cookie_of(headers: object, name: str) -> str:
     """Return the value of a cookie among the headers of a request; empty if it is not there."""
     for header, value in headers:  # type: ignore[attr-defined]
         if header == b"cookie":
@@ -91,6 +98,6 @@ def cookie_of(headers: object, name: str = COOKIE) -> str:
     return ""
 
 
-def set_cookie(secret: str, lasting_s: int = LASTING_S, name: str = COOKIE) -> str:
+def set_cookie(secret: str, lasting_s: int, name: str) -> str:
     """Return the header that gives a browser a cookie; with 0 s, that takes it back."""
     return f"{name}={secret}; Max-Age={lasting_s}; Path=/; HttpOnly; SameSite=Strict"

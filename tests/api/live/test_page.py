@@ -18,6 +18,7 @@ from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.instances.errors import DovetailError
 from dovetail.live.http.connections import owner_of
 from dovetail.live.page.actions import ACTIONS, allowed
+from dovetail.live.page.door import Door
 from dovetail.live.page.sessions import MOST_OF_USER, Sessions
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
 from tests.api.pages import Page
@@ -160,12 +161,18 @@ def test_over_tcp_a_browser_logs_in_with_a_token(live):
         assert "SameSite=Strict" in cookie
         assert OTHER in client.get("/").text
         # The cookie also reads from the API, but changes nothing there.
-        assert client.get("/v1/service").status_code == 200
+        read = client.get("/v1/service")
+        assert read.status_code == 200
+        assert read.headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in read.headers["content-security-policy"]
+        assert client.head("/jobs").status_code == 200
         changed = client.post("/v1/drain", json={"gpus": [], "on": True}, headers=here(live))
         assert changed.status_code == 401
         assert client.post("/logout", headers=here(live)).status_code == 303
         assert client.get("/").headers["location"] == "/login"
-        client.cookies.set("dovetail_session", cookie.split("=")[1].split(";")[0])
+        name, _, secret = cookie.partition(";")[0].partition("=")
+        assert name == f"dovetail_session_{client.base_url.port}"
+        client.cookies.set(name, secret)
         assert client.get("/").status_code == 303
 
 
@@ -227,6 +234,12 @@ def test_a_change_comes_from_our_own_page(live, given):
             )
         assert client.get("/").status_code == 200
     assert live.client.job("j1").state not in OVER
+
+
+@pytest.mark.parametrize("host", ["GPU01.Example.org", "gpu01.example.org:8771"])
+def test_names_are_alike_in_small_and_capital_letters(host):
+    door = Door(None, Sessions(), ["Gpu01.example.ORG"])
+    assert door._is_ours({b"host": host.encode()})
 
 
 # Who may do what.
@@ -360,6 +373,12 @@ def test_an_event_is_sent_to_all_who_look(live):
     assert feed._watched == {}
 
 
+@pytest.mark.parametrize("page", ["http://[x", "//[", "[", "/jobs?text=[", "?", "%"])
+def test_what_is_no_page_has_no_events(live, page):
+    with browser(live, ME) as client, client.stream("GET", "/events", params={"page": page}) as got:
+        assert got.status_code == (200 if page in ("?", "/jobs?text=[") else 404)
+
+
 def live_feed(live):
     return live.answering.state.pages.feed
 
@@ -398,7 +417,7 @@ BODIES = (b"", b"token=" + b"x" * 100, b"\xff" * 50, b"a=1&" * 3000, b"&" * 99)
 HEADERS = (
     (b"Host: 127.0.0.1", b"Host: localhost:80", b"Host: evil.example", b"Host: [", b"Host: \xff"),
     (b"Origin: http://127.0.0.1", b"Origin: null", b"Origin: \xff", b"X: y"),
-    (b"Cookie: dovetail_session=\xff", b"Cookie: =;;==", b"X: y"),
+    (b"Cookie: dovetail_session_0=\xff", b"Cookie: =;;==", b"X: y"),
     (b"Sec-Fetch-Site: same-origin", b"X: y"),
 )
 

@@ -7,13 +7,18 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
+import webbrowser
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
+from dovetail.live.page.command import opened
 from tests.api.live.services import job, served
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -91,6 +96,19 @@ def test_a_page_outlives_its_service_and_says_so(short_path):
             answer = client.get("/")
             assert answer.status_code == 502
             assert "no service answers at" in answer.text
+
+
+def test_a_browser_gets_no_secret_that_others_can_read(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(webbrowser, "open", shown.append)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with opened("http://127.0.0.1:1/enter/x7y8z9"):
+        (url,) = shown
+        file = Path(url.removeprefix("file://"))
+        assert "x7y8z9" not in url
+        assert "/enter/x7y8z9" in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def test_it_comes_back_from_a_journal_and_from_a_checkpoint(story, tmp_path):
         ({"most_running": 2}, "most_running: must not be given for a service"),
         ({"probe": "http://10.0.0.1:80/"}, "probe: must be an address like http://127.0.0.1"),
         ({"probe": "https://127.0.0.1:80/"}, "probe: must be an address like http://127.0.0.1"),
+        ({"probe": "http://127.0.0.1:65536/"}, "probe: must be an address like http://127.0.0.1"),
         ({"probe": "http://127.0.0.1:{port}/a b"}, "probe: must be an address like"),
         ({"probe": "true", "probe_rate": 51.0}, "probe_rate: must be <= 50"),
         ({"probe": "true", "probe_histogram": "a"}, "probe_histogram: needs an address as probe"),
