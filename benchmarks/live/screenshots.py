@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.extend([str(ROOT), str(ROOT / "benchmarks")])
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from live_tutorial import Tutorial
 from page_service import TOKEN, shown
@@ -29,6 +29,7 @@ from dovetail.live.client import Client
 from tests.api.browser import Browser, browser
 from tests.executor.waiting import wait_until
 
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WIDTH = 1280
 LIVE = "document.getElementById('live').textContent === 'live'"
 TENTHS = 60
@@ -99,7 +100,7 @@ def shared(client: Client) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as tab:
         tab.look(WIDTH)
         of_many(tab, folder)

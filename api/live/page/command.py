@@ -83,7 +83,7 @@ def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
         running = server(answering)
 
         def stop() -> None:
-            running.should_exit = True
+            answering.ending = running.should_exit = True
 
         with ended_by_signals(stop):
             text = f"the page of {name}: {answering.link}\nit is yours alone; Ctrl-C ends it"

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import secrets
 import socket
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = (ADDRESS, "localhost")
 _CHUNK_BYTES: Final = 1 << 16
 _CONNECT_S: Final = 10.0
+_LOOK_S: Final = 0.3
 _DROPPED: Final = frozenset(
     {b"connection", b"cookie", b"keep-alive", b"transfer-encoding", b"upgrade", b"authorization"}
 )
@@ -44,7 +46,14 @@ class Forwarding:
         The socket.
     port : int
         The port at which browsers come in.
+
+    Attributes
+    ----------
+    ending : bool
+        Whether answers that go on, such as events, are to end.
     """
+
+    ending = False
 
     def __init__(self, service: Path, port: int) -> None:
         self._service, self._port = service, port
@@ -146,12 +155,11 @@ class Forwarding:
         while True:
             event = talk.next_event()
             if event is h11.NEED_DATA:
-                reading = asyncio.create_task(reader.read(_CHUNK_BYTES))
-                await asyncio.wait((reading, gone), return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    reading.cancel()
+                chunk = await self._read(reader, gone)
+                if chunk is None:
+                    await send({"type": "http.response.body", "body": b""})
                     return
-                talk.receive_data(reading.result())
+                talk.receive_data(chunk)
             elif isinstance(event, h11.Response):
                 kept = [(k, v) for k, v in event.headers if k not in _HOP]
                 start = {"type": "http.response.start", "status": event.status_code}
@@ -164,6 +172,16 @@ class Forwarding:
                 return
             else:
                 raise h11.RemoteProtocolError("the service closed the connection")
+
+    async def _read(self, reader: asyncio.StreamReader, gone: asyncio.Task[None]) -> bytes | None:
+        """Return what comes next; None if the browser is gone or this server ends."""
+        reading = asyncio.create_task(reader.read(_CHUNK_BYTES))
+        while not (reading.done() or gone.done() or self.ending):
+            await asyncio.wait((reading, gone), timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        if reading.done():
+            return reading.result()
+        reading.cancel()
+        return None
 
 
 async def _gone(receive: Receive) -> None:

@@ -98,6 +98,20 @@ def test_a_page_outlives_its_service_and_says_so(short_path):
             assert "no service answers at" in answer.text
 
 
+def test_it_ends_without_a_word_while_a_page_is_looked_at(live):
+    with paged(live.socket) as (process, link):
+        base = link.partition("/enter/")[0]
+        with httpx.Client(base_url=base, timeout=LIMIT_S) as client:
+            client.get(link)
+            with client.stream("GET", "/events", params={"page": "/"}) as events:
+                lines = events.iter_lines()
+                assert next(lines) == "retry: 2000"
+                process.send_signal(signal.SIGINT)
+                list(lines)
+        assert process.wait(timeout=LIMIT_S) == 0
+        assert process.stderr.read() == ""
+
+
 def test_a_browser_gets_no_secret_that_others_can_read(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr(webbrowser, "open", shown.append)
