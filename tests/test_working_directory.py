@@ -42,6 +42,8 @@ def test_every_module_is_run_by_that_command():
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = [root / folder for folder in settings["package-dir"].values()]
     texts = {path: path.read_text() for folder in folders for path in folder.glob("*.py")}
+    # The doctor prints commands, and runs none of these.
+    texts = {path: text for path, text in texts.items() if path.parent.name != "doctor"}
     assert [path.name for path, text in texts.items() if '"-m"' in text] == ["_children.py"]
 
 

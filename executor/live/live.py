@@ -151,7 +151,7 @@ class LastReading:
 
 
 @dataclass
-class Counted:
+class JobCounts:
     """Counts since the service started, only in memory.
 
     Attributes
@@ -306,7 +306,7 @@ class Live:
         What is believed about jobs; the observation keeps it up to date.
     readings : LastReading
         What the observation last saw of runs and devices.
-    counted : Counted
+    counted : JobCounts
         Counts since the start of the service.
     directory : str
         The state directory; empty = none.
@@ -325,7 +325,7 @@ class Live:
     left: LeftBehind
     beliefs: JobBeliefs
     readings: LastReading = field(default_factory=LastReading)
-    counted: Counted = field(default_factory=Counted)
+    counted: JobCounts = field(default_factory=JobCounts)
     directory: str = ""
     dry_run: bool = False
 

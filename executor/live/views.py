@@ -272,11 +272,11 @@ class ServiceView:
 
 
 HORIZON_S: Final = 3600.0
-"""Seconds that an ``Outlook`` covers."""
+"""Seconds that an ``HourAhead`` covers."""
 
 
 @dataclass(kw_only=True)
-class Stay:
+class ExpectedStay:
     """A job on devices, for some time from now.
 
     Attributes
@@ -304,14 +304,14 @@ class Stay:
     starts: bool
 
 
-class Outlook(NamedTuple):
+class HourAhead(NamedTuple):
     """The next hour.
 
     Attributes
     ----------
     made_s : float
         When it was made, on the service's clock.
-    stays : tuple of Stay
+    stays : tuple of ExpectedStay
         Jobs on devices, by their beginnings.
     waiting : tuple of str
         Jobs that do not start within the hour, as far as it was rolled forward.
@@ -322,7 +322,7 @@ class Outlook(NamedTuple):
     """
 
     made_s: float
-    stays: tuple[Stay, ...]
+    stays: tuple[ExpectedStay, ...]
     waiting: tuple[str, ...]
     until_s: float
     why: str

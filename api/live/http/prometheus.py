@@ -57,7 +57,7 @@ def exposition(
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-class _Samples:
+class _SampleLines:
     """Lines of samples by their declared metric.
 
     They are written here: a client library takes several times as long for the thousands of series
@@ -104,8 +104,10 @@ class _Samples:
         return ("\n".join(lines) + "\n" + end).encode()
 
 
-def _collected(service: ServiceView, jobs: Sequence[JobView], statistics: Statistics) -> _Samples:
-    samples = _Samples()
+def _collected(
+    service: ServiceView, jobs: Sequence[JobView], statistics: Statistics
+) -> _SampleLines:
+    samples = _SampleLines()
     _add_service(samples.add, service)
     _add_statistics(samples, statistics)
     devices = {device.id: device for device in service.devices}
@@ -133,7 +135,7 @@ def _add_service(add: _Add, service: ServiceView) -> None:
     add("dovetail_decision_gap", service.gap)
 
 
-def _add_statistics(samples: _Samples, statistics: Statistics) -> None:
+def _add_statistics(samples: _SampleLines, statistics: Statistics) -> None:
     add = samples.add
     for reason, count in statistics.waiting.items():
         add("dovetail_jobs_waiting", count, reason.value)

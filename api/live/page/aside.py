@@ -23,7 +23,7 @@ Key = tuple[Hashable, ...]
 
 
 @dataclass
-class _Answer:
+class _SlowAnswer:
     making: Future[object]
     began_s: float
     value: object = None
@@ -51,7 +51,7 @@ class Aside:
         self._ending = ending
         self._lock = threading.Lock()
         self._one = ThreadPoolExecutor(1, "page-aside")
-        self._answers: dict[Key, _Answer] = {}
+        self._answers: dict[Key, _SlowAnswer] = {}
 
     def get(self, key: Key, make: Callable[[], object], fresh_s: float) -> object:
         """Return the last answer for a key; None if there is none yet.
@@ -80,7 +80,7 @@ class Aside:
             raise
         return answer.value
 
-    def _answer(self, key: Key, make: Callable[[], object], fresh_s: float) -> _Answer | None:
+    def _answer(self, key: Key, make: Callable[[], object], fresh_s: float) -> _SlowAnswer | None:
         """Return the present answer, or one that is being made, with the value before.
 
         None if too much is being worked out for the user already.
@@ -94,7 +94,7 @@ class Aside:
             value = None if known is None else known.making.result()
             if sum(a.begun_for(key[-1], k) for k, a in self._answers.items()) >= MOST_OF_USER:
                 return known
-            made = _Answer(self._one.submit(self._made, make), time.monotonic(), value)
+            made = _SlowAnswer(self._one.submit(self._made, make), time.monotonic(), value)
             self._answers.pop(key, None)
             self._answers[key] = made
             if len(self._answers) > MOST_KEPT:

@@ -21,7 +21,7 @@ def hue(job: str) -> str:
     return f"c{(number + number // HUES) % HUES}"
 
 
-class Piece(NamedTuple):
+class BarPiece(NamedTuple):
     """A part of a device: who has it, and its width in per cent; ``capped``: by a share."""
 
     job: str
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     capped: bool
 
 
-def pieces(seats: Iterable[tuple[str, int | str | None]]) -> list[Piece]:
+def pieces(seats: Iterable[tuple[str, int | str | None]]) -> list[BarPiece]:
     """Return the parts of a device from its jobs and their shares.
 
     Jobs without a share divide what the others leave, though they compete for all of it.
@@ -42,7 +42,7 @@ def pieces(seats: Iterable[tuple[str, int | str | None]]) -> list[Piece]:
     widths = [rest if cap is None else float(cap) for cap in caps]
     scale = min(1.0, 100.0 / sum(widths)) if widths else 1.0
     return [
-        Piece(job, width * scale, cap is not None)
+        BarPiece(job, width * scale, cap is not None)
         for (job, _), width, cap in zip(seats, widths, caps, strict=True)
     ]
 

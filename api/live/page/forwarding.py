@@ -190,7 +190,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-class _Server(uvicorn.Server):
+class _QuietServer(uvicorn.Server):
     """A server that leaves signals to its caller."""
 
     @contextmanager
@@ -212,7 +212,7 @@ def server(answering: Forwarding) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config)
+    return _QuietServer(config)
 
 
 def listening(port: int) -> socket.socket:

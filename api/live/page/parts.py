@@ -24,10 +24,10 @@ from dovetail.executor.live.views import (
     HORIZON_S,
     Chosen,
     DeviceView,
+    ExpectedStay,
+    HourAhead,
     JobView,
-    Outlook,
     ServiceView,
-    Stay,
 )
 from dovetail.instances.errors import DovetailError
 from dovetail.live.http.logs import last_lines, require_own
@@ -73,7 +73,7 @@ _ASIDE_S: Final = 10.0
 """Seconds for which an explanation is shown before it is worked out again."""
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A part of a page: the id of its element, its template, and what that needs."""
 
     name: str
@@ -86,10 +86,10 @@ class PageView(NamedTuple):
 
     title: str
     section: str
-    parts: tuple[Part, ...]
+    parts: tuple[PagePart, ...]
 
 
-class Source(NamedTuple):
+class PageSource(NamedTuple):
     """Where a page's figures come from: the service, the user who asks, and slow answers."""
 
     api: ServiceApi
@@ -163,7 +163,7 @@ def _done(job: JobView, part: float | None) -> str:
 # The overview.
 
 
-def overview(source: Source) -> PageView:
+def overview(source: PageSource) -> PageView:
     """Return what is going on: troubles, devices, my jobs, the jobs of others, the service."""
     api, by = source.api, source.by
     service = api.service()
@@ -183,9 +183,9 @@ def overview(source: Source) -> PageView:
         "overview",
         "/",
         (
-            Part("attention", "attention.html.j2", _attention(service, held, failed, by)),
-            Part("gpus", "gpus.html.j2", _gpus(service, held)),
-            Part(
+            PagePart("attention", "attention.html.j2", _attention(service, held, failed, by)),
+            PagePart("gpus", "gpus.html.j2", _gpus(service, held)),
+            PagePart(
                 "mine",
                 "mine.html.j2",
                 {
@@ -193,8 +193,8 @@ def overview(source: Source) -> PageView:
                     "ended": [job_row(job, now_s) for job in reversed(ended)],
                 },
             ),
-            Part("others", "others.html.j2", _listed([*others, *waiting], now_s)),
-            Part("service", "service.html.j2", {"facts": list(_service(service))}),
+            PagePart("others", "others.html.j2", _listed([*others, *waiting], now_s)),
+            PagePart("service", "service.html.j2", {"facts": list(_service(service))}),
         ),
     )
 
@@ -220,7 +220,7 @@ def _listed(jobs: Sequence[JobView], now_s: float) -> dict[str, object]:
     }
 
 
-def _ended(source: Source, within_s: float, limit: int) -> Sequence[JobView]:
+def _ended(source: PageSource, within_s: float, limit: int) -> Sequence[JobView]:
     chosen = Chosen(user=source.by.name, within_s=within_s, limit=limit)
     found = source.api.jobs(False, chosen, source.by)
     return [job for job in found if job.state in OVER]
@@ -280,7 +280,7 @@ def _gpu(device: DeviceView) -> str:
     return f"/gpus/{device.id}"
 
 
-class Seat(NamedTuple):
+class SeatRow(NamedTuple):
     """A job on a device, and what the device's sharing costs it."""
 
     job: str
@@ -297,7 +297,7 @@ class DeviceBox(NamedTuple):
 
     device: DeviceView
     link: str
-    seats: tuple[Seat, ...]
+    seats: tuple[SeatRow, ...]
     bar: Markup
     free: str
     memory: Markup
@@ -330,7 +330,7 @@ def device_box(device: DeviceView, jobs: Iterable[JobView]) -> DeviceBox:
     on = [job for job in jobs if device.id in job.gpus and job.state in HOLDING]
     shares = [_share_on(job, device.id) for job in on]
     seats = tuple(
-        Seat(
+        SeatRow(
             job.id,
             words.name_of(job),
             share_text(share),
@@ -406,7 +406,7 @@ class Filter(NamedTuple):
         return f"/jobs?{urlencode(said, errors='replace')}" if said else "/jobs"
 
 
-def jobs(source: Source, asked: Filter) -> PageView:
+def jobs(source: PageSource, asked: Filter) -> PageView:
     """Return the jobs that a filter selects, page by page."""
     found, older = _found(source, asked)
     now_s = source.api.service().now_s
@@ -415,10 +415,10 @@ def jobs(source: Source, asked: Filter) -> PageView:
         "older": asked._replace(before=older).address if older else "",
         "asked": asked,
     }
-    return PageView("jobs", "/jobs", (Part("list", "jobs.html.j2", facts),))
+    return PageView("jobs", "/jobs", (PagePart("list", "jobs.html.j2", facts),))
 
 
-def _found(source: Source, asked: Filter) -> tuple[list[JobView], str]:
+def _found(source: PageSource, asked: Filter) -> tuple[list[JobView], str]:
     """Return the last jobs that fit, and the first job of the next page; empty if none is left."""
     user = source.by.name if asked.mine else asked.user or None
     step = 200 if asked.text else MOST_ROWS + 1
@@ -445,7 +445,7 @@ def _has(job: JobView, text: str) -> bool:
 # A job.
 
 
-def job(source: Source, name: str) -> PageView:
+def job(source: PageSource, name: str) -> PageView:
     """Return everything about a job."""
     api, by = source.api, source.by
     seen = api.job(name, by)
@@ -453,24 +453,24 @@ def job(source: Source, name: str) -> PageView:
     now_s = service.now_s
     row = job_row(seen, now_s)
     parts = [
-        Part("state", "job_state.html.j2", {"row": row, "actions": allowed(seen, by)}),
+        PagePart("state", "job_state.html.j2", {"row": row, "actions": allowed(seen, by)}),
     ]
     if seen.state in QUEUED:
         text = _explanation(source, seen)
-        parts.append(Part("explanation", "job_explanation.html.j2", {"lines": text}))
+        parts.append(PagePart("explanation", "job_explanation.html.j2", {"lines": text}))
     else:
-        parts.append(Part("promise", "job_promise.html.j2", _promise(seen, row)))
+        parts.append(PagePart("promise", "job_promise.html.j2", _promise(seen, row)))
     if seen.gpus and seen.state in HOLDING:
-        parts.append(Part("where", "job_where.html.j2", _where(source, seen, service)))
+        parts.append(PagePart("where", "job_where.html.j2", _where(source, seen, service)))
     parts += [
-        Part("log", "job_log.html.j2", _log(source, seen)),
-        Part("history", "job_history.html.j2", {"steps": list(_history(seen))}),
-        Part("facts", "job_facts.html.j2", {"facts": list(_facts(seen))}),
+        PagePart("log", "job_log.html.j2", _log(source, seen)),
+        PagePart("history", "job_history.html.j2", {"steps": list(_history(seen))}),
+        PagePart("facts", "job_facts.html.j2", {"facts": list(_facts(seen))}),
     ]
     return PageView(seen.id, "/jobs", tuple(parts))
 
 
-def _explanation(source: Source, job: JobView) -> list[str]:
+def _explanation(source: PageSource, job: JobView) -> list[str]:
     """Return why a job waits and what would let it start; one line saying so until it is ready."""
     by, api = source.by, source.api
     key = ("explanation", job.id, by.uid)
@@ -565,7 +565,7 @@ class RankRow(NamedTuple):
     beside: tuple[str, ...]
 
 
-def _where(source: Source, job: JobView, service: ServiceView) -> Mapping[str, object]:
+def _where(source: PageSource, job: JobView, service: ServiceView) -> Mapping[str, object]:
     shares = job.shares or (None,) * len(job.gpus)
     pids = job.pids or (None,) * len(job.gpus)
     beside = job.co_runners or ((),) * len(job.gpus)
@@ -580,7 +580,7 @@ def _where(source: Source, job: JobView, service: ServiceView) -> Mapping[str, o
     return {"ranks": rows, "boxes": boxes, "capped": words.line(job.capped)}
 
 
-def _log(source: Source, job: JobView) -> Mapping[str, object]:
+def _log(source: PageSource, job: JobView) -> Mapping[str, object]:
     try:
         newest = source.api.log_path(job.id, 0, source.by)
         if newest is None:
@@ -635,7 +635,7 @@ def _facts(job: JobView) -> Iterator[tuple[str, str]]:
 # Devices.
 
 
-def gpu(source: Source, name: str) -> PageView:
+def gpu(source: PageSource, name: str) -> PageView:
     """Return everything about a device: who runs there, at which split, at what cost."""
     service = source.api.service()
     found = next((device for device in service.devices if device.id == name), None)
@@ -654,19 +654,19 @@ def gpu(source: Source, name: str) -> PageView:
         ("trouble", box.trouble),
     ]
     shown = {"box": box, "rows": rows, "facts": [fact for fact in facts if fact[1]]}
-    return PageView(found.id, "/gpus", (Part("gpu", "gpu.html.j2", shown),))
+    return PageView(found.id, "/gpus", (PagePart("gpu", "gpu.html.j2", shown),))
 
 
 class UnknownDeviceError(UnknownJobError):
     """There is no such device."""
 
 
-def gpus(source: Source) -> PageView:
+def gpus(source: PageSource) -> PageView:
     """Return all devices, by node, as a table."""
     service = source.api.service()
     rows = [device_box(device, ()) for device in service.devices[:1000]]
     facts = {"rows": rows, "more": max(len(service.devices) - 1000, 0)}
-    return PageView("GPUs", "/gpus", (Part("devices", "devices.html.j2", facts),))
+    return PageView("GPUs", "/gpus", (PagePart("devices", "devices.html.j2", facts),))
 
 
 # The plan for the next hour.
@@ -686,7 +686,7 @@ class StayRow(NamedTuple):
     by: str
 
 
-def plan(source: Source) -> PageView:
+def plan(source: PageSource) -> PageView:
     """Return what is expected to start and end within the next hour."""
     api, by = source.api, source.by
     facts: dict[str, object] = {"ready": False, "failed": ""}
@@ -698,12 +698,12 @@ def plan(source: Source) -> PageView:
     except Exception as error:
         _LOG.exception("the plan for the next hour is not worked out")
         facts["failed"] = type(error).__name__
-    if isinstance(made, Outlook):
+    if isinstance(made, HourAhead):
         facts |= {"ready": True, **_hour(made, api.service())}
-    return PageView("The next hour", "/plan", (Part("hour", "plan.html.j2", facts),))
+    return PageView("The next hour", "/plan", (PagePart("hour", "plan.html.j2", facts),))
 
 
-def _hour(made: Outlook, service: ServiceView) -> Mapping[str, object]:
+def _hour(made: HourAhead, service: ServiceView) -> Mapping[str, object]:
     busy = {gpu for stay in made.stays for gpu in stay.gpus}
     rows = [device.id for device in service.devices if device.id in busy][:MOST_DEVICES]
     ticks = [words.hour(made.made_s + k * HORIZON_S / (_TICKS - 1)) for k in range(_TICKS)]
@@ -721,7 +721,7 @@ def _hour(made: Outlook, service: ServiceView) -> Mapping[str, object]:
     }
 
 
-def _stay(stay: Stay, made_s: float) -> StayRow:
+def _stay(stay: ExpectedStay, made_s: float) -> StayRow:
     begins = words.hour(made_s + stay.from_s) if stay.from_s else "now"
     ends = "later than this hour"
     if math.isinf(stay.to_s):
@@ -735,7 +735,7 @@ def _stay(stay: Stay, made_s: float) -> StayRow:
     return StayRow(stay.job, where, begins if stay.starts else "runs", ends, _FROM.get(stay.by, ""))
 
 
-def _spans(stays: Sequence[Stay], rows: Sequence[str]) -> Iterator[Span]:
+def _spans(stays: Sequence[ExpectedStay], rows: Sequence[str]) -> Iterator[Span]:
     """Yield a bar for each job on each device, in lanes so that none hides another."""
     for row, gpu in enumerate(rows):
         here = [stay for stay in stays if gpu in stay.gpus]

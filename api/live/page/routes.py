@@ -25,7 +25,7 @@ from dovetail.live.page import parts as shown
 from dovetail.live.page.actions import ACTIONS
 from dovetail.live.page.aside import Aside
 from dovetail.live.page.feed import Feed
-from dovetail.live.page.parts import Filter, PageView, Source
+from dovetail.live.page.parts import Filter, PageSource, PageView
 from dovetail.live.page.rendering import (
     STATIC,
     Frame,
@@ -81,7 +81,7 @@ class Pages:
             If there is none.
         """
         path, _, query = address.partition("?")
-        source = Source(self.api, by, self.aside)
+        source = PageSource(self.api, by, self.aside)
         match path.strip("/").split("/", 1):
             case [""]:
                 return shown.overview(source)
@@ -184,10 +184,10 @@ async def events(request: Request, page: str = "/") -> Response:
     if not pages.feed.has_room(address, by):
         raise TooManyError("too many pages are open")
     await run_in_threadpool(pages.view, address, by)
-    return _Events(lambda gone: pages.feed.events(address, by, gone))
+    return _EventStream(lambda gone: pages.feed.events(address, by, gone))
 
 
-class _Events(Response):
+class _EventStream(Response):
     """Sends events until there are no more, or the browser is gone."""
 
     def __init__(self, stream: Callable[[Callable[[], bool]], AsyncGenerator[bytes]]) -> None:

@@ -23,7 +23,7 @@ LONGEST_S: Final = 60.0
 _Origin = Literal["measured", "modelled", "equal"]
 
 
-class Resident(NamedTuple):
+class DeviceSharer(NamedTuple):
     """A job on a device.
 
     Attributes
@@ -46,13 +46,13 @@ class Resident(NamedTuple):
 
 
 def attributed(
-    residents: Sequence[Resident], power_w: float | None, idle_w: float
+    residents: Sequence[DeviceSharer], power_w: float | None, idle_w: float
 ) -> tuple[PartView, ...]:
     """Return the parts of a device's time and power, one for each of its jobs.
 
     Parameters
     ----------
-    residents : sequence of Resident
+    residents : sequence of DeviceSharer
         The jobs on the device.
     power_w : float or None
         Its power now; None if unknown.
@@ -76,7 +76,7 @@ def attributed(
     )
 
 
-def _times(residents: Sequence[Resident]) -> tuple[list[float], _Origin]:
+def _times(residents: Sequence[DeviceSharer]) -> tuple[list[float], _Origin]:
     if len(residents) == 1:
         return [1.0], "measured"
     speeds = [one.speed for one in residents]
@@ -85,7 +85,7 @@ def _times(residents: Sequence[Resident]) -> tuple[list[float], _Origin]:
 
 
 def _powers(
-    residents: Sequence[Resident], power_w: float, idle_w: float
+    residents: Sequence[DeviceSharer], power_w: float, idle_w: float
 ) -> tuple[list[float], _Origin]:
     if len(residents) == 1:
         return [power_w], "measured"
@@ -134,7 +134,7 @@ class Accounts:
     def __init__(self) -> None:
         self.of_run: dict[str, Account] = {}
         self.parts: Mapping[str, tuple[PartView, ...]] = {}
-        self._residents: Mapping[str, Sequence[Resident]] = {}
+        self._residents: Mapping[str, Sequence[DeviceSharer]] = {}
         self._idle_w: dict[str, float] = {}
 
     def charge(self, before: Mapping[str, Usage], now: Mapping[str, Usage]) -> None:
@@ -156,7 +156,7 @@ class Accounts:
         self.of_run[run] = Account(energy_j, device_s + part.time * seconds)
 
     def settle(
-        self, residents: Mapping[str, Sequence[Resident]], power_w: Mapping[str, float]
+        self, residents: Mapping[str, Sequence[DeviceSharer]], power_w: Mapping[str, float]
     ) -> None:
         """Note the present jobs on devices, and forget the runs that have left."""
         self._residents = {gpu: there for gpu, there in residents.items() if there}

@@ -34,7 +34,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.live import NOTHING, Live, RunReading
-from dovetail.executor.live.observation.attribution import Account, Accounts, Resident
+from dovetail.executor.live.observation.attribution import Account, Accounts, DeviceSharer
 from dovetail.executor.live.observation.records import (
     Rate,
     Slowed,
@@ -587,16 +587,16 @@ class RunWatch:
 
     # Readings.
 
-    def _residents(self) -> dict[str, list[Resident]]:
+    def _residents(self) -> dict[str, list[DeviceSharer]]:
         """Return the jobs on each device, with what their parts of it depend on."""
-        found: dict[str, list[Resident]] = defaultdict(list)
+        found: dict[str, list[DeviceSharer]] = defaultdict(list)
         holding = [(job, job.run) for job in self._machine.holding.values() if job.run is not None]
         for job, run in holding:
             for seat in run.seats:
                 found[seat.gpu].append(self._resident(job, run, seat.gpu))
         return found
 
-    def _resident(self, job: LiveJob, run: Run, gpu: str) -> Resident:
+    def _resident(self, job: LiveJob, run: Run, gpu: str) -> DeviceSharer:
         now = self._readings.now.get(run.id, NOTHING)
         speed: float | None = 0.0
         if job.state in WATCHED:
@@ -605,7 +605,7 @@ class RunWatch:
         if speed is None and now.predicted:
             speed = 1 / now.predicted
         known = self._beliefs.alone(run.spec, self._tracks.models.get(gpu, ""))
-        return Resident(run.id, job.id, speed, measured, known.power_w if known else None)
+        return DeviceSharer(run.id, job.id, speed, measured, known.power_w if known else None)
 
     def _read(self, watched: Mapping[str, LiveJob]) -> None:
         """Read the figures of the watched runs."""

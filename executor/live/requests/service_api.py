@@ -44,8 +44,8 @@ from dovetail.executor.live.views import (
     LISTED_CHARACTERS,
     Chosen,
     DeviceView,
+    HourAhead,
     JobView,
-    Outlook,
     ServiceView,
     Statistics,
     StepView,
@@ -308,7 +308,7 @@ class RoundsForUsers(Protocol):
     def plan(self, audience: str = "") -> Plan:
         """Return a plan of the policy's present decision."""
 
-    def outlook(self, audience: str = "") -> Outlook:
+    def outlook(self, audience: str = "") -> HourAhead:
         """Return what is expected to start and to end within the next hour."""
 
 
@@ -705,7 +705,7 @@ class ServiceApi:
         """Return a plan of the policy's present decision, without carrying it out."""
         return self._rounds.plan(self._audience(by))
 
-    def outlook(self, by: Owner | None = None) -> Outlook:
+    def outlook(self, by: Owner | None = None) -> HourAhead:
         """Return what is expected to start and to end within the next hour; an estimate."""
         return self._rounds.outlook(self._audience(by))
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.views import HORIZON_S, Outlook, Stay
+from dovetail.executor.live.views import HORIZON_S, ExpectedStay, HourAhead
 from dovetail.formulations.budget import Budget
 from dovetail.instances.checking.checker import check
 from dovetail.instances.errors import DovetailError
@@ -35,7 +35,7 @@ _ROUND_S: Final = 1.0
 _LEAST_S: Final = 1.0
 
 
-class Expected(NamedTuple):
+class ExpectedEnd(NamedTuple):
     """How much work a job has left.
 
     Attributes
@@ -57,9 +57,9 @@ def outlook(
     instance: Instance,
     assigned: Sequence[Assignment],
     objective: ObjectiveName,
-    expected: Mapping[str, Expected],
+    expected: Mapping[str, ExpectedEnd],
     made_s: float,
-) -> Outlook:
+) -> HourAhead:
     """Roll a decision forward.
 
     Parameters
@@ -70,7 +70,7 @@ def outlook(
         Who runs after the policy's present decision.
     objective : ObjectiveName
         The objective of later rounds.
-    expected : mapping of str to Expected
+    expected : mapping of str to ExpectedEnd
         For each job of the round.
     made_s : float
         The service's clock.
@@ -79,20 +79,20 @@ def outlook(
     why = rolling.roll(assigned)
     stays = sorted(rolling.stays.values(), key=lambda stay: (stay.from_s, stay.job))
     waiting = tuple(job.id for job in instance.jobs if job.id not in rolling.stays)
-    return Outlook(made_s, tuple(stays), waiting, rolling.at_s, why)
+    return HourAhead(made_s, tuple(stays), waiting, rolling.at_s, why)
 
 
 class _Rolling:
     """The round at a moment, and all stays so far."""
 
     def __init__(
-        self, instance: Instance, objective: ObjectiveName, expected: Mapping[str, Expected]
+        self, instance: Instance, objective: ObjectiveName, expected: Mapping[str, ExpectedEnd]
     ) -> None:
         self.instance, self._objective, self._expected = instance, objective, expected
         self.at_s = 0.0
-        self.stays: dict[str, Stay] = {}
+        self.stays: dict[str, ExpectedStay] = {}
         self._left_s: dict[str, float] = {
-            job.id: expected.get(job.id, Expected()).alone_s for job in instance.jobs
+            job.id: expected.get(job.id, ExpectedEnd()).alone_s for job in instance.jobs
         }
 
     def roll(self, assigned: Sequence[Assignment]) -> str:
@@ -138,10 +138,10 @@ class _Rolling:
         started = {gpu for row in plan.assignments if not here[row.job].running for gpu in row.gpus}
         for row in plan.assignments:
             job = self.instance.jobs_by_id[row.job]
-            known = self._expected.get(row.job, Expected())
+            known = self._expected.get(row.job, ExpectedEnd())
             if row.job not in self.stays:
                 shares = tuple(row.share) if row.share else (None,) * len(row.gpus)
-                self.stays[row.job] = Stay(
+                self.stays[row.job] = ExpectedStay(
                     job=row.job,
                     gpus=tuple(row.gpus),
                     shares=shares,

@@ -26,8 +26,8 @@ from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.live import Live
 from dovetail.executor.live.rounds.deciding import REST, Decider
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND, Precedence
-from dovetail.executor.live.rounds.outlook import Expected, outlook
-from dovetail.executor.live.views import Outlook, ServiceView, Wait
+from dovetail.executor.live.rounds.outlook import ExpectedEnd, outlook
+from dovetail.executor.live.views import HourAhead, ServiceView, Wait
 from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.second_opinion import starting, staying, with_sets
 from dovetail.formulations.budget import UNLIMITED, Budget
@@ -608,7 +608,7 @@ class Previews:
         with self._one:
             return self._plan(self._now(audience))
 
-    def outlook(self, audience: str = "") -> Outlook:
+    def outlook(self, audience: str = "") -> HourAhead:
         """Return what is expected to start and to end within the next hour."""
         with self._one:
             preview = self._now(audience)
@@ -617,18 +617,18 @@ class Previews:
             expected = {job.id: self._expected(job) for job in choice.instance.jobs}
         return outlook(choice.instance, choice.assigned, choice.objective, expected, preview.made_s)
 
-    def _expected(self, job: Job) -> Expected:
+    def _expected(self, job: Job) -> ExpectedEnd:
         """Return how much work a job has left: by its measured rate, else by its estimate."""
         live = self._live.machine.jobs.get(job.id)
         if live is None:
-            return Expected()
+            return ExpectedEnd()
         seen = self._live.readings.now.get(live.run.id) if live.run and job.running else None
         if seen is not None and seen.total and seen.iterations is not None and seen.rate:
             left = max(seen.total - seen.iterations, 0.0)
-            return Expected(left / (seen.solo_rate or seen.rate), "rate", left / seen.rate)
+            return ExpectedEnd(left / (seen.solo_rate or seen.rate), "rate", left / seen.rate)
         if live.spec.estimate_s is not None and job.remaining_s is not None:
-            return Expected(job.remaining_s, "estimate")
-        return Expected()
+            return ExpectedEnd(job.remaining_s, "estimate")
+        return ExpectedEnd()
 
     def explain(self, job: LiveJob, audience: str = "") -> str:
         """Return why a job waits and what would let it start, or where it runs."""

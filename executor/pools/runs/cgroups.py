@@ -31,7 +31,7 @@ KEPT_BY: Final[Mapping[Enforcement, str]] = {
 """How shares are enforced, in words."""
 
 
-class Groups:
+class ControlGroups:
     """The groups of one state directory, one for each rank.
 
     Parameters
@@ -75,7 +75,7 @@ class Groups:
             self.home.rmdir()
 
 
-class CpuGroups(Groups):
+class CpuGroups(ControlGroups):
     """Groups with limits on CPU time."""
 
     version = 0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.gpus.nvml import GpuLostError, GroupMemory, Nvml, NvmlError
-from dovetail.executor.pools.runs.cgroups import Groups, hand_down, places_here, unified_here
+from dovetail.executor.pools.runs.cgroups import ControlGroups, hand_down, places_here, unified_here
 
 ROOT: Final = Path("/sys/fs/cgroup")
 """Where NVIDIA's driver looks for control groups."""
@@ -29,7 +29,7 @@ _TRIED_MIB: Final = 1024.0
 _DMEM: Final = "dmem"
 
 
-class MemoryGroups(Groups):
+class MemoryGroups(ControlGroups):
     """Groups with limits on device memory.
 
     Parameters

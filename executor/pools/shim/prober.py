@@ -84,7 +84,7 @@ def _say(text: str) -> None:
         os.write(2, f"[dovetail: {text}]\n".encode(errors="replace"))
 
 
-class Probe(Protocol):
+class ProbeUnderWay(Protocol):
     """A probe under way."""
 
     @property
@@ -101,7 +101,7 @@ class Probe(Protocol):
         """Free it, and end it if it is not over."""
 
 
-def client_of(how: str, env: dict[str, str]) -> Callable[[], Probe]:
+def client_of(how: str, env: dict[str, str]) -> Callable[[], ProbeUnderWay]:
     """Return what begins a probe: an address is asked, anything else is run as a command."""
     if not how.startswith("http://"):
         return lambda: CommandProbe(how, env)
@@ -134,7 +134,7 @@ class HttpProbe:
         return bool(self._rest)
 
     def advance(self) -> tuple[str, bytes] | None:
-        """Send and receive what can be; see `Probe`."""
+        """Send and receive what can be; see `ProbeUnderWay`."""
         if self._refused not in (0, errno.EINPROGRESS):
             return os.strerror(self._refused), b""
         try:
@@ -181,7 +181,7 @@ class CommandProbe:
         return self._ended
 
     def advance(self) -> tuple[str, bytes] | None:
-        """Look whether it has ended; see `Probe`."""
+        """Look whether it has ended; see `ProbeUnderWay`."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if not pid:
             return None
@@ -211,14 +211,14 @@ class Prober:
         Told of each end.
     """
 
-    def __init__(self, begin: Callable[[], Probe], per_s: float, report: Report) -> None:
+    def __init__(self, begin: Callable[[], ProbeUnderWay], per_s: float, report: Report) -> None:
         self._begin, self._every_s, self._report = begin, 1 / per_s, report
         self._selector = selectors.DefaultSelector()
-        self._due: dict[Probe, float] = {}
+        self._due: dict[ProbeUnderWay, float] = {}
         self._next_s = time.monotonic()
 
     def run(self) -> NoReturn:
-        """Probe until the process ends."""
+        """ProbeUnderWay until the process ends."""
         while True:
             self.turn()
 
@@ -250,7 +250,7 @@ class Prober:
         self._selector.register(probe.fileno(), selectors.EVENT_READ, probe)
         self._advance(probe)
 
-    def _advance(self, probe: Probe) -> None:
+    def _advance(self, probe: ProbeUnderWay) -> None:
         over = probe.advance()
         if over is not None:
             self._end(probe, *over)
@@ -258,7 +258,7 @@ class Prober:
             events = selectors.EVENT_WRITE if probe.writes else selectors.EVENT_READ
             self._selector.modify(probe.fileno(), events, probe)
 
-    def _end(self, probe: Probe, failed: str, answer: bytes) -> None:
+    def _end(self, probe: ProbeUnderWay, failed: str, answer: bytes) -> None:
         due_s = self._due.pop(probe)
         self._selector.unregister(probe.fileno())
         probe.close()

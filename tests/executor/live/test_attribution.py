@@ -7,14 +7,14 @@ import pytest
 from dovetail.executor.live.observation.attribution import (
     LONGEST_S,
     Accounts,
-    Resident,
+    DeviceSharer,
     attributed,
 )
 from dovetail.executor.pools.pool import Usage
 
 
 def resident(job, speed, alone_w=None, measured=True):
-    return Resident(f"{job}.1", job, speed, measured, alone_w)
+    return DeviceSharer(f"{job}.1", job, speed, measured, alone_w)
 
 
 def parts(residents, power_w, idle_w=0.0):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dovetail.executor.live.rounds.outlook import MOST_JOBS, Expected, outlook
+from dovetail.executor.live.rounds.outlook import MOST_JOBS, ExpectedEnd, outlook
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Assignment
 
@@ -49,10 +49,10 @@ def stays(made):
 def test_jobs_that_must_run_alone_follow_each_other():
     jobs = [("j1", "a", "n-0"), ("j2", "a", None), ("j3", "a", None), ("j4", "a", None)]
     expected = {
-        "j1": Expected(600.0, "rate", 700.0),
-        "j2": Expected(1000.0, "estimate"),
-        "j3": Expected(2500.0, "estimate"),
-        "j4": Expected(10.0, "estimate"),
+        "j1": ExpectedEnd(600.0, "rate", 700.0),
+        "j2": ExpectedEnd(1000.0, "estimate"),
+        "j3": ExpectedEnd(2500.0, "estimate"),
+        "j4": ExpectedEnd(10.0, "estimate"),
     }
     made = outlook(round_of(jobs, APART), [on("j1")], "throughput", expected, 0.0)
     found = {stay.job: stay for stay in made.stays}
@@ -72,7 +72,7 @@ def test_jobs_that_must_run_alone_follow_each_other():
 
 def test_an_unknown_end_is_not_guessed():
     jobs = [("j1", "a", "n-0"), ("j2", "a", None)]
-    expected = {"j2": Expected(10.0, "estimate")}
+    expected = {"j2": ExpectedEnd(10.0, "estimate")}
     made = outlook(round_of(jobs, APART), [on("j1")], "throughput", expected, 0.0)
     assert stays(made) == {"j1": (0.0, pytest.approx(math.inf), False)}
     assert made.waiting == ("j2",)
@@ -83,7 +83,7 @@ def test_a_job_whose_co_runner_ends_is_faster_from_then_on():
     # Together each is slowed by 1.5 and 2; j3 needs a device of its own.
     jobs = [("j1", "a", "n-0"), ("j2", "b", "n-0"), ("j3", "a", None)]
     slowdowns = [(("a", "b"), [1.5, 2.0]), (("a", "a"), None), (("b", "b"), None)]
-    expected = {"j1": Expected(600.0, "estimate"), "j2": Expected(1000.0, "estimate")}
+    expected = {"j1": ExpectedEnd(600.0, "estimate"), "j2": ExpectedEnd(1000.0, "estimate")}
     made = outlook(round_of(jobs, slowdowns), [on("j1"), on("j2")], "throughput", expected, 0.0)
     found = stays(made)
     # j1 ends after 600 * 1.5 = 900 s; j2 has done 900 / 2 = 450 of its 1000 s by then. Beside j3,
@@ -95,7 +95,7 @@ def test_a_job_whose_co_runner_ends_is_faster_from_then_on():
 
 def test_a_start_beside_a_running_job_changes_its_rate():
     jobs = [("j1", "a", "n-0"), ("j2", "b", None)]
-    expected = {"j1": Expected(600.0, "rate", 600.0), "j2": Expected(2000.0, "estimate")}
+    expected = {"j1": ExpectedEnd(600.0, "rate", 600.0), "j2": ExpectedEnd(2000.0, "estimate")}
     instance = round_of(jobs, [(("a", "b"), [1.5, 2.0])])
     made = outlook(instance, [on("j1"), on("j2", start=True)], "throughput", expected, 0.0)
     assert stays(made)["j1"] == (0.0, pytest.approx(900.0), False)
@@ -104,7 +104,7 @@ def test_a_start_beside_a_running_job_changes_its_rate():
 
 def test_with_many_jobs_only_the_present_is_shown():
     jobs = [("j1", "a", "n-0"), *((f"j{k}", "a", None) for k in range(2, MOST_JOBS + 2))]
-    expected = {"j1": Expected(600.0, "rate", 600.0)}
+    expected = {"j1": ExpectedEnd(600.0, "rate", 600.0)}
     made = outlook(round_of(jobs, APART), [on("j1")], "throughput", expected, 0.0)
     assert len(made.stays) == 1
     assert "more than 200 jobs" in made.why

@@ -11,7 +11,7 @@ import pytest
 from dovetail.executor.jobs import events
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.beliefs import Belief, Source
-from dovetail.executor.live.live import Counted, LastReading
+from dovetail.executor.live.live import JobCounts, LastReading
 from dovetail.executor.live.observation.tracks import WatchOptions
 from dovetail.executor.live.observation.watch import RunWatch
 from dovetail.executor.pools.pool import Progress, Usage
@@ -60,7 +60,7 @@ def live_of(machine, pool, models, beliefs):
         devices=devices,
         beliefs=beliefs,
         readings=LastReading(),
-        counted=Counted(),
+        counted=JobCounts(),
     )
 
 

@@ -54,7 +54,7 @@ def page(tmp_path):
 
 
 def probed(how, page, until, per_s=100.0, histogram=None):
-    """Probe until something is true of the report, and return that."""
+    """ProbeUnderWay until something is true of the report, and return that."""
     report = Report(dovetail_progress, page[1], histogram)
     running = Prober(client_of(how, {"PATH": os.defpath, "A": "1"}), per_s, report)
     end_s = time.monotonic() + 60
