@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import print_view
+from dovetail.live.services_shown import p99_text, service_facts
 from dovetail.toolkit.commands import Command, argument
 from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table, text_rows
 from dovetail.toolkit.wording import (
@@ -90,7 +91,8 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("workload", job.workload or _NOT_SHOWN),
         ("workers", _workers(job)),
         ("priority", job.priority),
-        *_service(job, now_s),
+        *((name, printable(text)) for name, text in service_facts(job, now_s)),
+        ("p99 latency", p99_text(job)),
         ("nice", str(job.nice or "")),
         ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
         *_isolation(job),
@@ -122,44 +124,6 @@ def _memory_limit(job: JobView) -> str:
     if job.memory_percent is not None:
         return f"{job.memory_percent:.15g} % of its GPU a worker{held}"
     return f"{job.memory_mib:,.0f} MiB a worker{held}" if job.memory_mib is not None else ""
-
-
-def _service(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
-    """Yield what only a service has, and the latencies that it or another job reports."""
-    if job.service:
-        several = "" if job.replica is None else f"replica {job.replica} of {job.replicas}"
-        yield "service", several or "one replica"
-        yield "address", job.address
-        yield "probe", printable(job.probe or "")
-        yield "ready", "" if job.ready is None else "yes" if job.ready else "no"
-        yield "restarts", _restarts(job, now_s)
-    yield "requests", _requests(job)
-    yield "p99 latency", _p99(job)
-
-
-def _restarts(job: JobView, now_s: float) -> str:
-    ends = f"{job.quick_ends} quick end{'s' * (job.quick_ends > 1)} in a row"
-    again = "" if job.again_s is None else f"next in {lasting(max(0.0, job.again_s - now_s))}"
-    return ", ".join(filter(None, [str(job.restarts), ends if job.quick_ends else "", again]))
-
-
-def _requests(job: JobView) -> str:
-    if job.requests_per_s is None:
-        return ""
-    return f"{figure(job.requests_per_s, 3)} a second" if job.requests_per_s else "no requests"
-
-
-def _p99(job: JobView) -> str:
-    figures = (
-        ("now", job.p99_s),
-        ("alone", job.p99_alone_s),
-        ("promised", job.p99_promised_s),
-    )
-    return ", ".join(f"{name} {_latency(each)}" for name, each in figures if each is not None)
-
-
-def _latency(time_s: float) -> str:
-    return f"{time_s:.3g} s" if time_s >= 1 else f"{1000 * time_s:.3g} ms"
 
 
 def _isolation(job: JobView) -> Iterator[tuple[str, str]]:

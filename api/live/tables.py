@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dovetail.executor.jobs.states import MANY_QUICK_ENDS, QUEUED, UNDER_WAY, JobState
+from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
+from dovetail.live.services_shown import state_text
 from dovetail.toolkit.tables import (
     WIDTH,
     TableColumn,
@@ -108,7 +109,7 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
             job.id,
             job.owner,
             job_name(job),
-            styled(_state(job), _STYLES.get(job.state, "")),
+            styled(state_text(job), _STYLES.get(job.state, "")),
             lasting(now_s - job.since_s),
             places(job),
             co_runners(job),
@@ -124,16 +125,6 @@ def job_name(job: JobView) -> str:
     """Return the name of a job, with its index in an array."""
     place = "" if job.index is None else f"[{job.index}]"
     return f"{job.name or job.workload}{place}"
-
-
-def _state(job: JobView) -> str:
-    """Return the state of a job, or ``held`` or whether a service rests or answers."""
-    if job.state in QUEUED and job.held:
-        return "held"
-    if job.state in QUEUED and job.again_s is not None:
-        return "failing" if job.quick_ends >= MANY_QUICK_ENDS else "restarting"
-    silent = job.ready is False and job.state in UNDER_WAY
-    return f"{job.state.value}, not ready" if silent else job.state.value
 
 
 def service_view(service: ServiceView) -> RenderableType:

@@ -43,6 +43,13 @@ from dovetail.live.page.drawings import (
     promise_text,
     split_bar,
 )
+from dovetail.live.services_shown import (
+    is_failing,
+    is_silent,
+    p99_text,
+    service_facts,
+    state_text,
+)
 from dovetail.toolkit.wording import (
     figure,
     gib,
@@ -133,7 +140,7 @@ def job_row(job: JobView, now_s: float) -> JobRow:
     return JobRow(
         job=job,
         name=words.name_of(job),
-        state=words.state_of(job),
+        state=state_text(job),
         lasted=lasting(now_s - job.since_s),
         where=words.places_of(job) if job.state in HOLDING else "",
         beside=words.others_of(job),
@@ -178,12 +185,13 @@ def overview(source: PageSource) -> PageView:
     ended = _ended(source, _RECENT_S, 10)
     others = [job for job in held if job.uid != by.uid]
     failed = [job for job in _ended(source, _FAILED_S, 20) if job.state is JobState.FAILED]
+    services = [job for job in (*held, *mine, *waiting) if job.service]
     now_s = service.now_s
     return PageView(
         "overview",
         "/",
         (
-            PagePart("attention", "attention.html.j2", _attention(service, held, failed, by)),
+            PagePart("attention", "attention.html.j2", _attention(service, held, services, failed)),
             PagePart("gpus", "gpus.html.j2", _gpus(service, held)),
             PagePart(
                 "mine",
@@ -236,9 +244,12 @@ class Concern(NamedTuple):
 
 
 def _attention(
-    service: ServiceView, held: Sequence[JobView], failed: Sequence[JobView], by: Owner
+    service: ServiceView,
+    held: Sequence[JobView],
+    services: Sequence[JobView],
+    failed: Sequence[JobView],
 ) -> Mapping[str, object]:
-    concerns = [*_concerns(service, held, failed, by)]
+    concerns = [*_concerns(service, held, services, failed)]
     return {
         "concerns": concerns[:_MOST_TROUBLES],
         "more": max(len(concerns) - _MOST_TROUBLES, 0),
@@ -249,7 +260,10 @@ def _attention(
 
 
 def _concerns(
-    service: ServiceView, held: Sequence[JobView], failed: Sequence[JobView], by: Owner
+    service: ServiceView,
+    held: Sequence[JobView],
+    services: Sequence[JobView],
+    failed: Sequence[JobView],
 ) -> Iterator[Concern]:
     if service.trouble:
         yield Concern("bad", words.line(service.trouble), "", "service")
@@ -266,6 +280,13 @@ def _concerns(
     for job in held:
         if job.state is JobState.LOST:
             yield Concern("bad", words.line(job.why), f"/jobs/{job.id}", job.id)
+    for job in {job.id: job for job in services}.values():
+        if is_failing(job):
+            said = f"failing: its service has ended quickly {job.quick_ends} times in a row"
+            yield Concern("bad", said, f"/jobs/{job.id}", job.id)
+        elif is_silent(job):
+            said = "its service does not answer the probe"
+            yield Concern("warn", said, f"/jobs/{job.id}", job.id)
     for job in reversed(failed):
         ago = lasting(service.now_s - job.since_s)
         yield Concern("warn", f"failed {ago} ago: {words.line(job.why)}", f"/jobs/{job.id}", job.id)
@@ -455,6 +476,10 @@ def job(source: PageSource, name: str) -> PageView:
     parts = [
         PagePart("state", "job_state.html.j2", {"row": row, "actions": allowed(seen, by)}),
     ]
+    if seen.service:
+        said = ((name, words.line(text)) for name, text in service_facts(seen, now_s))
+        facts = {"facts": [fact for fact in said if fact[1]]}
+        parts.append(PagePart("serving", "job_serving.html.j2", facts))
     if seen.state in QUEUED:
         text = _explanation(source, seen)
         parts.append(PagePart("explanation", "job_explanation.html.j2", {"lines": text}))
@@ -495,7 +520,7 @@ def _promise(job: JobView, row: JobRow) -> Mapping[str, object]:
         ("predicted", _predicted(job)),
         ("at most", two_digits(job.upper) if job.upper is not None else ""),
         ("gSLA", _gsla(job)),
-        ("p99 latency", _p99(job)),
+        ("p99 latency", p99_text(job)),
         ("margin", "" if margin is None else f"{100 * (margin - 1):+.0f} %"),
     ]
     progress = [
@@ -515,11 +540,6 @@ def _gsla(job: JobView) -> str:
     if job.gsla is None:
         return "none: any slowdown is accepted"
     return f"{'p99 ' if job.priority == 'latency' else ''}{two_digits(job.gsla)}"
-
-
-def _p99(job: JobView) -> str:
-    known = (("now", job.p99_s), ("alone", job.p99_alone_s), ("promised", job.p99_promised_s))
-    return ", ".join(f"{name} {1000 * at_s:.3g} ms" for name, at_s in known if at_s is not None)
 
 
 def _predicted(job: JobView) -> str:

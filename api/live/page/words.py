@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from dovetail.executor.jobs.states import QUEUED, JobState
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import JobView
 from dovetail.toolkit.wording import lasting, share_text, two_digits
 
@@ -40,11 +40,6 @@ def name_of(job: JobView) -> str:
     """Return the name of a job, with its index in an array; empty if it is not shown."""
     place = "" if job.index is None else f"[{job.index}]"
     return f"{job.name or job.workload}{place}"
-
-
-def state_of(job: JobView) -> str:
-    """Return the state of a job, or ``held`` for a waiting job that is held."""
-    return "held" if job.held and job.state in QUEUED else job.state.value
 
 
 def places_of(job: JobView, most: int = 8) -> str:

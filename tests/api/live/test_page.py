@@ -19,8 +19,12 @@ from dovetail.instances.errors import DovetailError
 from dovetail.live.http.connections import owner_of
 from dovetail.live.page.actions import ACTIONS, allowed
 from dovetail.live.page.door import Door
+from dovetail.live.page.parts import _concerns
 from dovetail.live.page.sessions import MOST_OF_USER, Sessions
+from dovetail.live.services_shown import state_text
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
+from tests.api.live.test_tables import job as view
+from tests.api.live.test_tables import service
 from tests.api.pages import Page
 from tests.executor.waiting import LIMIT_S, wait_until
 
@@ -85,6 +89,28 @@ def test_every_page_is_well_formed_and_safe_for_browsers(live):
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["x-frame-options"] == "DENY"
             assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_service_says_where_it_is_and_whether_it_answers(live):
+    live.client.submit([job(service=True, priority="latency", probe="http://127.0.0.1:{port}/")])
+    wait_until(lambda: live.client.job("j1").address)
+    with local(live) as client:
+        shown = Page(client.get("/jobs/j1").text).text["serving"]
+    seen = live.client.job("j1")
+    assert "one replica" in shown
+    assert seen.address in shown
+    assert "http://127.0.0.1:{port}/" in shown
+
+
+def test_services_that_fail_or_do_not_answer_need_attention():
+    running = view(state=JobState.RUNNING, service=True, ready=False)
+    resting = view(id="j2", state=JobState.WAITING, service=True, quick_ends=5, again_s=9.0)
+    said = [*_concerns(service(), [running], [running, resting], [])]
+    assert [(concern.name, concern.kind) for concern in said if concern.name in ("j1", "j2")] == [
+        ("j1", "warn"),
+        ("j2", "bad"),
+    ]
+    assert [state_text(each) for each in (running, resting)] == ["running, not ready", "failing"]
 
 
 def test_what_users_write_is_shown_and_does_nothing(live):
