@@ -49,6 +49,8 @@ def test_the_commands_that_fix_a_gpu_are_printed_and_bash_reads_them(tmp_path, c
     lines = printed.splitlines()
     mode = next(one for one in found if one["id"] == "gpu.compute-mode" and one["fix"])
     assert mode["fix"][0].endswith("-c DEFAULT")
-    assert all(command in lines for one in found for command in one["fix"])
+    # Other tests start and end daemons of MPS meanwhile.
+    steady = [one for one in found if not one["id"].startswith("mps.")]
+    assert all(command in lines for one in steady for command in one["fix"])
     assert any(line.startswith("mv -n -- $'") for line in lines)
     subprocess.run(["bash", "-n"], input=printed, text=True, check=True)
