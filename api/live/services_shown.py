@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dovetail.executor.jobs.states import MANY_QUICK_ENDS, QUEUED, UNDER_WAY
-from dovetail.executor.live.views import JobView
 from dovetail.toolkit.wording import figure, lasting
+
+if TYPE_CHECKING:
+    from dovetail.executor.live.views import JobView
 
 
 def state_text(job: JobView) -> str:

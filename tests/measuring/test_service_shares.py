@@ -41,14 +41,16 @@ def jobs_python(path, **answer):
     """Make a Python that reports cuBLAS 13.1 and multiplies well at once."""
     libraries = {"python": "3", "torch": "2", "cuda": "13", "cublas": "130100", "package": "13.1"}
     product = ["nn", "float16", 16, 1000, 2048, 0.5]
-    found = {"cublas": "130100", "sms": 66, "mps": True, "products": [product], **answer}
+    found = {"cublas": "130100", "mps": True, "products": [product], **answer}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f"#!{sys.executable} -IS\nimport os, sys\n"
         "words = ' '.join(sys.argv[1:])\n"
         f"if 'libraries.py' in words:\n    print('''{json.dumps(libraries)}''')\n"
-        "else:\n    print(os.environ.get('CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'))\n"
-        f"    print('''{json.dumps(found)}''')\n"
+        "else:\n    import json\n"
+        "    share = os.environ.get('CUDA_MPS_ACTIVE_THREAD_PERCENTAGE')\n    print(share)\n"
+        f"    found = json.loads('''{json.dumps(found)}''')\n"
+        "    print(json.dumps({'sms': 132 * int(share or 100) // 100, **found}))\n"
     )
     path.chmod(0o755)
     return str(path)
