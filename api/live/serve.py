@@ -169,6 +169,8 @@ SERVE: Final = Command(
 )
 
 _SAMPLE: Final = "sample_s"
+_SWITCH_S: Final = 0.0005
+"""Seconds after which a computing thread lets another run: answers do not wait for decisions."""
 
 
 def serve(options: Namespace) -> int:
@@ -189,6 +191,7 @@ def serve(options: Namespace) -> int:
     where, tokens = _listening(options, directory)
     watching, sample_s = _watching(options.watch or ())
     take_all()
+    sys.setswitchinterval(_SWITCH_S)
     from dovetail.live.http.application import application
     from dovetail.live.http.server import serving
     from dovetail.live.page.sessions import Sessions
