@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Final, Self
 
 
-class JobState(StrEnum):
-    """State of a job; ``docs/internals/live-states.md`` has the diagram.
+class MeaningEnum(StrEnum):
+    """Members that say what they mean.
 
     Attributes
     ----------
     meaning : str
-        The meaning of the state, in words.
+        The meaning of the member, in words.
     """
 
     meaning: str
@@ -28,6 +28,10 @@ class JobState(StrEnum):
         member._value_ = value
         member.meaning = meaning
         return member
+
+
+class JobState(MeaningEnum):
+    """State of a job; ``docs/internals/live-states.md`` has the diagram."""
 
     SUBMITTED = "submitted", "Its workload has no profile: it may start alone only."
     WAITING = "waiting", "Its workload has a profile: it may start, alone or with co-runners."

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
-from dovetail.executor.jobs.states import JobState
+from dovetail.executor.jobs.states import JobState, MeaningEnum
 
 
 class Chosen(NamedTuple):
@@ -197,23 +196,8 @@ class EvidenceView:
     left: tuple[int, ...] = ()
 
 
-class Wait(StrEnum):
-    """What a waiting job lacks, in classes.
-
-    Attributes
-    ----------
-    meaning : str
-        The class in words.
-    """
-
-    meaning: str
-
-    def __new__(cls, value: str, meaning: str) -> Self:
-        """Create a member from its name and its meaning."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.meaning = meaning
-        return member
+class Wait(MeaningEnum):
+    """What a waiting job lacks, in classes."""
 
     HELD = "held", "its release"
     REST = "rest", "the end of its rest: it is a service that has ended and starts again"
