@@ -95,8 +95,8 @@ def stage(root: Path, folder: Path, address: Address, version: str) -> int:
     int
         Time of the commit in seconds since 1970, which is that of every file.
     """
-    archive = _git(root, "archive", "--format=tar", "HEAD")
-    epoch = int(_git(root, "log", "-1", "--format=%ct", "HEAD"))
+    archive = git(root, "archive", "--format=tar", "HEAD")
+    epoch = int(git(root, "log", "-1", "--format=%ct", "HEAD"))
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
         packed.extractall(folder, filter="data")
     readme, project = folder / "README.md", folder / "pyproject.toml"
@@ -144,6 +144,7 @@ def build(source: Path, output: Path, epoch: int, kinds: Iterable[str]) -> list[
             [sys.executable, "-c", _HOOKS, output, kind],
             cwd=source,
             env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONDONTWRITEBYTECODE": "1"},
+            umask=0o022,  # a wheel records the modes of its files
             capture_output=True,
             text=True,
             check=False,
@@ -185,9 +186,20 @@ def unpack(sdist: Path, folder: Path) -> Path:
     return inside
 
 
-def _git(root: Path, *arguments: str) -> bytes:
-    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, check=False)
+def git(root: Path, *arguments: str) -> bytes:
+    """Run git in a checkout, whose files come as they are stored, and return its output.
+
+    Raises
+    ------
+    ReleaseError
+        If git is missing or fails.
+    """
+    words = ["git", "-C", str(root), "-c", "core.autocrlf=false", "-c", "core.eol=lf", *arguments]
+    try:
+        done = subprocess.run(words, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise ReleaseError("git is not installed") from None
     if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines() or ["failed"]
-        raise ReleaseError(f"git {arguments[0]}: {words[-1]}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["failed"]
+        raise ReleaseError(f"git {arguments[0]}: {lines[-1]}")
     return done.stdout

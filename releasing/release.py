@@ -34,6 +34,7 @@ from releasing.building import (
     Address,
     ReleaseError,
     build,
+    git,
     settings,
     stage,
     unpack,
@@ -102,19 +103,20 @@ def ready(root: Path, version: str, address: Address) -> None:
     Raises
     ------
     ReleaseError
-        If files have changed, versions differ, the changelog has no dated section, or the
-        repository has no address yet.
+        If files have changed, versions differ, the version's tag is at another commit, the
+        changelog has no dated section with text, or the repository has no address yet.
     """
-    status = subprocess.run(
-        ["git", "-C", root, "status", "--porcelain"], capture_output=True, text=True, check=True
-    )
-    if status.stdout:
-        raise ReleaseError(f"the checkout has changes: {status.stdout.splitlines()[0].strip()}")
+    if changed := git(root, "status", "--porcelain").decode(errors="replace").splitlines():
+        raise ReleaseError(f"the checkout has changes: {changed[0].strip()}")
     if (found := version_of(root)) != version:
         raise ReleaseError(f"pyproject.toml: project.version: must be {version}, got {found}")
     own = (root / "instances" / "_version.py").read_text("utf-8")
     if own.count(f'"{version}"') != 1:
         raise ReleaseError(f'instances/_version.py: must set VERSION to "{version}"')
+    tag, (commit,) = f"v{version}", git(root, "rev-parse", "HEAD").split()
+    tagged = git(root, "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/{tag}")
+    if tagged and commit not in tagged.split():
+        raise ReleaseError(f"the tag {tag} exists, at another commit: release a new version")
     dated(root / "CHANGELOG.md", version)
     if not re.fullmatch(r"https://[^\s/]+/\S*[^\s/]", address.repository):
         raise ReleaseError(
@@ -129,14 +131,15 @@ def version_of(root: Path) -> str:
 
 
 def dated(changelog: Path, version: str) -> None:
-    """Refuse a changelog whose first section is not this version with a date.
+    """Refuse a changelog whose first section is not this version with a date and text.
 
     Raises
     ------
     ReleaseError
-        If it is another version, without a date, or dated in the future.
+        If it is another version, without a date, dated in the future, or empty.
     """
-    first = _SECTION.search(changelog.read_text("utf-8"))
+    text = changelog.read_text("utf-8")
+    first = _SECTION.search(text)
     if first is None or first[1] != version:
         name = "none" if first is None else first[1]
         raise ReleaseError(f"{changelog.name}: the first section must be [{version}], got {name}")
@@ -147,6 +150,9 @@ def dated(changelog: Path, version: str) -> None:
         raise ReleaseError(f"{changelog.name}: must say {wanted}, got {first[0]!r}") from None
     if day > datetime.datetime.now(datetime.UTC).date():
         raise ReleaseError(f"{changelog.name}: {version} is dated {day}, in the future")
+    section = re.split(r"^## ", text[first.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    if not re.search(r"^[^#\s]", section, re.MULTILINE):
+        raise ReleaseError(f"{changelog.name}: the section [{version}] is empty")
 
 
 def make(root: Path, folder: Path, address: Address, version: str) -> list[Path]:
@@ -323,22 +329,26 @@ def run(*words: object, cwd: Path | None = None, env: dict[str, str] | None = No
     Raises
     ------
     ReleaseError
-        If it fails; the message has its last line.
+        If it is missing or fails; the message has its last line.
     """
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env=os.environ | (env or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    program = Path(str(words[0])).name
+    try:
+        done = subprocess.run(
+            [str(word) for word in words],
+            cwd=cwd,
+            env=os.environ | (env or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError:
+        raise ReleaseError(f"{program} is not installed: pip install '.[release]'") from None
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-        raise ReleaseError(f"{Path(str(words[0])).name}: exit status {done.returncode}: {last}")
+        raise ReleaseError(f"{program}: exit status {done.returncode}: {last}")
 
 
 if __name__ == "__main__":

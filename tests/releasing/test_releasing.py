@@ -35,6 +35,25 @@ def built(tmp_path_factory):
 
 
 @NEEDS_COMMIT
+def test_the_bytes_do_not_depend_on_who_builds_them(built, tmp_path, monkeypatch):
+    mask = os.umask(0o077)
+    for name, value in {
+        "TZ": "Asia/Tokyo",
+        "SOURCE_DATE_EPOCH": "1",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.autocrlf",
+        "GIT_CONFIG_VALUE_0": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    try:
+        epoch = building.stage(ROOT, tmp_path / "tree", AT, VERSION)
+        (again,) = building.build(tmp_path / "tree", tmp_path / "out", epoch, ["wheel"])
+    finally:
+        os.umask(mask)
+    assert again.read_bytes() == built[1].read_bytes()
+
+
+@NEEDS_COMMIT
 def test_the_wheel_has_the_committed_packages_and_nothing_else(built):
     _, wheel = built
     release.contents(wheel)
@@ -118,7 +137,7 @@ def checkout(tmp_path):
     (tmp_path / "instances").mkdir()
     (tmp_path / "instances" / "_version.py").write_text('VERSION = "1.2.0"\n')
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
-    (tmp_path / "CHANGELOG.md").write_text("# C\n\n## [1.2.0] - 2026-01-31\n")
+    (tmp_path / "CHANGELOG.md").write_text("# C\n\n## [1.2.0] - 2026-01-31\n\n- New.\n")
     git(tmp_path, "init", "-q")
     keep(tmp_path)
     return tmp_path
@@ -136,6 +155,33 @@ def keep(folder):
 
 def test_a_commit_of_a_release_is_ready(checkout):
     release.ready(checkout, "1.2.0", AT)
+    git(checkout, "checkout", "-q", "--detach")
+    release.ready(checkout, "1.2.0", AT)
+
+
+@pytest.mark.parametrize("kind", [[], ["-a", "-m", "x"]], ids=["plain", "annotated"])
+def test_a_version_is_released_once(checkout, kind):
+    """Its files can be made again from the commit of its tag."""
+    git(checkout, "tag", "v1.2.0", *kind)
+    git(checkout, "tag", "v1.2.0.1", "HEAD")
+    release.ready(checkout, "1.2.0", AT)
+    (checkout / "more").touch()
+    keep(checkout)
+    with pytest.raises(ReleaseError, match=r"^the tag v1.2.0 exists, at another commit"):
+        release.ready(checkout, "1.2.0", AT)
+
+
+def test_a_folder_without_git_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(ReleaseError, match=r"^git status: fatal: not a git repository"):
+        release.ready(tmp_path, "1.2.0", AT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ReleaseError, match=r"^git is not installed$"):
+        release.ready(tmp_path, "1.2.0", AT)
+
+
+def test_a_missing_tool_is_named(tmp_path):
+    with pytest.raises(ReleaseError, match=r"^twine is not installed: pip install"):
+        release.run(tmp_path / "twine", "check")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +194,12 @@ def test_a_commit_of_a_release_is_ready(checkout):
         ("CHANGELOG.md", "nothing\n", "1.2.0", "got none"),
         ("instances/_version.py", 'VERSION = "1.1.0"\n', "1.2.0", "must set VERSION"),
         ("CHANGELOG.md", "## [1.2.0] - 2026-01-31\n\n", "1.3.0", "must be 1.3.0, got 1.2.0"),
+        (
+            "CHANGELOG.md",
+            "## [1.2.0] - 2026-01-31\n\n### Added\n\n## [1.1.0] - 2026-01-01\n\n- Old.\n",
+            "1.2.0",
+            "the section [1.2.0] is empty",
+        ),
     ],
 )
 def test_what_is_not_a_release_is_refused(checkout, file, text, version, words):
