@@ -129,10 +129,11 @@ class Track:
         """Return the tail of its latencies in the time of a rate."""
         return self.tails.since(self.samples[-1].at_s - rate.seconds)
 
-    def advance(self, ranks: Sequence[Progress | None], shift_s: float) -> None:
+    def advance(self, ranks: Sequence[Progress | None], now_s: float, shift_s: float) -> None:
         """Add the progress of the ranks; ``shift_s`` is the service's clock minus theirs."""
-        if self.run.spec.probe is not None:
-            ranks = ranks[:1]  # which is probed
+        probed = self.run.spec.probe is not None
+        if probed:
+            ranks = ranks[:1]
         reporting = [rank for rank in ranks if rank is not None]
         if not reporting:
             return
@@ -145,10 +146,12 @@ class Track:
             self.samples.clear()
             self.tails.clear()
             self.first_s = None
-        elif last is not None and sample.at_s <= last.at_s:
+        fresh = not self.samples or sample.at_s > self.samples[-1].at_s
+        if fresh or probed:  # of which those that fail count, too
+            self.tails.note(now_s if probed else sample.at_s, ranks)
+        if not fresh:
             return
         self.samples.append(sample)
-        self.tails.note(sample.at_s, ranks)
         if self.first_s is None:
             self.first_s = sample.at_s
         if len(self.samples) > _MOST_SAMPLES:
@@ -337,7 +340,12 @@ class Tracks:
         return (tail.p99_s / alone_s, tail.least_s / alone_s) if tail and alone_s else None
 
     def present_tail(self, track: Track) -> LatencyTail | None:
-        """Return the tail of a run's latencies now, over as few windows as have enough of them."""
+        """Return the tail of a run's latencies now, over as few windows as have enough of them.
+
+        None if there was none in the last window.
+        """
+        if not self.requests_per_s(track):
+            return None
         for times in WINDOWS:
             since_s = max(track.phase_s, self.now_s - times * self.options.window_s)
             if found := track.tails.since(since_s):

@@ -533,7 +533,7 @@ class RunWatch:
         yield from measurements(tracks, changed)
         tracks.follow(holding, changed)
         for run in progress.keys() & tracks.runs.keys():
-            tracks.runs[run].advance(progress[run], shift_s)
+            tracks.runs[run].advance(progress[run], now_s, shift_s)
         usage = self._readings.usage
         for gpu in usage.keys() & tracks.devices.keys():
             tracks.use(gpu, usage[gpu], shift_s)

@@ -41,6 +41,7 @@ MOST_BYTES = 2**20
 """Most bytes of an answer that are read."""
 
 _CHUNK = 65536
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*(?:\r|$)", re.IGNORECASE)
 _WRITE_S = 0.1
 _MOST_LINES = 100
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -145,15 +146,24 @@ class HttpProbe:
                 if len(self._answer) > MOST_BYTES:
                     return f"the answer has over {MOST_BYTES} bytes", b""
         except BlockingIOError:
-            return None
+            return self._answered(closed=False)
         except OSError as error:
             return one_line(error), b""
-        head, _, body = bytes(self._answer).partition(b"\r\n\r\n")
+        return self._answered(closed=True)
+
+    def _answered(self, closed: bool) -> tuple[str, bytes] | None:
+        """Return what the answer says once it is whole; without a length, it ends when closed."""
+        head, end, body = bytes(self._answer).partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        whole = bool(end) and (closed if length is None else len(body) >= int(length[1]))
+        if not whole and not closed:
+            return None
         status = re.match(rb"HTTP/1\.\d (\d{3})\b", head)
         if status is None:
             return "the answer is not HTTP", b""
-        ok = status[1].startswith(b"2")
-        return ("", body) if ok else (f"the answer has status {status[1].decode()}", b"")
+        if not status[1].startswith(b"2"):
+            return f"the answer has status {status[1].decode()}", b""
+        return ("", body) if whole else ("the answer ended early", b"")
 
     def close(self) -> None:
         """Close the connection."""
@@ -302,9 +312,10 @@ class Report:
             return
         for latency_s in latencies:
             self.counts[self._format.bucket_of(latency_s)] += 1
+        self._news = True
         if not failed:
             self.answered += 1
-            self._answered_s, self._news = time.clock_gettime(time.CLOCK_BOOTTIME), True
+            self._answered_s = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def _tell(self, failed: str) -> None:
         """Say in the rank's output what the probes begin to show."""

@@ -842,6 +842,55 @@ def test_a_service_without_requests_breaks_no_promise_and_has_no_p99(requests):
     assert (reading.p99_s, reading.slowdown, reading.requests_per_s) == (None, None, 0.0)
 
 
+def test_a_service_that_hangs_has_the_p99_of_its_failed_probes_and_is_separated_by_it():
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    served = scene.start("vision", "g0", rate=20.0, probe="true", **SERVICE)
+    scene.latencies[served.run.id] = [0.010] * 20
+    batch = scene.start("speech", "g0", rate=1.4, owner=BOB)
+    scene.live(90)
+    assert scene.reading(served.run.id).p99_s == pytest.approx(0.010, rel=0.03)
+    assert scene.only(events.StopDecided) == []
+    # The page keeps the time of the last answer, and gets the latencies of probes that fail.
+    stuck = scene.progress(served.run.id)[0]
+    usual = scene.progress
+
+    def hanging(run):
+        counts = scene.reported_latencies(run)
+        return [stuck._replace(latencies=counts)] if run == served.run.id else usual(run)
+
+    scene.progress = hanging
+    scene.latencies[served.run.id] = []
+    scene.live(10)
+    assert not scene.reading(served.run.id).ready
+    scene.latencies[served.run.id] = [10.0] * 20
+    scene.live(5)
+    [stop] = scene.only(events.StopDecided)
+    assert stop.run == batch.run.id
+    assert stop.reason.startswith("j1's p99 latency grew by a factor of 5")
+    # Sixteen windows later, nothing of the time before is left, and it hangs all the same.
+    scene.live(1000)
+    assert scene.reading(served.run.id).p99_s == pytest.approx(10.0, rel=0.03)
+    assert not scene.reading(served.run.id).ready
+
+
+def test_without_latencies_in_the_last_window_no_p99_is_shown():
+    scene = Scene(*SERVED)
+    scene.story.know("vision")
+    served = scene.start("vision", "g0", rate=20.0, probe="true", **SERVICE)
+    scene.latencies[served.run.id] = [0.010] * 20
+    scene.live(600)
+    assert scene.reading(served.run.id).p99_s is not None
+    # The prober is no more, and its page stays as it was.
+    stuck = scene.progress(served.run.id)
+    scene.progress = lambda run: stuck
+    scene.live(70)
+    reading = scene.reading(served.run.id)
+    assert (reading.p99_s, reading.slowdown, reading.requests_per_s) == (None, None, 0.0)
+    assert not reading.ready
+
+
 def test_a_service_whose_probes_are_not_answered_has_broken_its_promise():
     scene = Scene(*SERVED)
     scene.story.know("vision")

@@ -56,12 +56,22 @@ def page(tmp_path):
 def probed(how, page, until, per_s=100.0, histogram=None):
     """ProbeUnderWay until something is true of the report, and return that."""
     report = Report(dovetail_progress, page[1], histogram)
-    running = Prober(client_of(how, {"PATH": os.defpath, "A": "1"}), per_s, report)
-    end_s = time.monotonic() + 60
-    while not until(report):
-        running.turn()
-        assert time.monotonic() < end_s
+    with prober_of(client_of(how, {"PATH": os.defpath, "A": "1"}), per_s, report) as running:
+        end_s = time.monotonic() + 60
+        while not until(report):
+            running.turn()
+            assert time.monotonic() < end_s
     return report
+
+
+@contextmanager
+def prober_of(begin, per_s, report):
+    running = Prober(begin, per_s, report)
+    try:
+        yield running
+    finally:
+        for probe in running._due:
+            probe.close()
 
 
 def counted(report):
@@ -69,10 +79,13 @@ def counted(report):
 
 
 def test_answers_are_iterations_and_latencies_in_the_page(page):
+    def written(_):
+        found = read_progress(str(page[0]))
+        return found is not None and found.iterations >= 10
+
     with server(lambda _: OK) as how:
-        probed(how, page, lambda report: report.answered >= 20)
+        probed(how, page, written)
     found = read_progress(str(page[0]))
-    assert found.iterations >= 10
     assert sum(count for _, count in found.latencies) == found.iterations
 
 
@@ -120,6 +133,8 @@ def test_what_fails_before_the_first_answer_is_not_counted_and_then_as_the_longe
         (b"SSH-2.0-OpenSSH\r\n", "the answer is not HTTP"),
         (b"", "the answer is not HTTP"),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 5000, "the answer has over 1000 bytes"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "the answer ended early"),
+        (b"HTTP/1.0 200 OK\r\nContent-Type: text/pl", "the answer ended early"),
     ],
 )
 def test_why_a_probe_fails_is_said_once_in_the_output(page, answer, said, monkeypatch, capfd):
@@ -129,6 +144,51 @@ def test_why_a_probe_fails_is_said_once_in_the_output(page, answer, said, monkey
         report = probed(how, page, lambda _: len(seen) > 5)
     assert report.answered == 0
     assert capfd.readouterr().err == f"[dovetail: probe: {said}]\n"
+
+
+def test_an_answer_of_a_given_length_need_not_be_followed_by_the_end_of_the_connection(page):
+    """A server that keeps connections open has answered all the same."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine"
+    kept = []
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+
+        def serve():
+            while len(kept) < 20:
+                kept.append(listening.accept()[0])
+                kept[-1].recv(4096)
+                kept[-1].sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        how = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        report = probed(how, page, lambda report: report.answered >= 20)
+        thread.join(10)
+    for line in kept:
+        line.close()
+    longest = max(counted(report))
+    assert dovetail_progress.latency_at(longest) < prober.LONGEST_S / 2
+
+
+def test_a_server_that_hangs_is_in_the_page_while_it_hangs(page, monkeypatch):
+    """It accepts connections and answers nothing any more: each probe counts as the longest."""
+    monkeypatch.setattr(prober, "LONGEST_S", 0.3)
+    ends = threading.Event()
+
+    def hanging(number):
+        if number >= 10:
+            ends.wait(60)
+        return OK
+
+    with server(hanging) as how:
+        last, found = dovetail_progress.bucket_of(prober.LONGEST_S), []
+
+        def seen(_):
+            found.append(read_progress(str(page[0])))
+            return found[-1] is not None and dict(found[-1].latencies).get(last, 0) >= 10
+
+        report = probed(how, page, seen, 50.0)
+        ends.set()
+    assert found[-1].iterations == report.answered == 10
 
 
 def test_no_server_is_no_answer(page, capfd):
@@ -164,9 +224,9 @@ def test_probes_are_not_caught_up_with_after_a_long_pause(page, monkeypatch):
     seen = []
     with server(lambda number: seen.append(number) or OK) as how:
         report = Report(dovetail_progress, page[1])
-        running = Prober(client_of(how, {}), 10.0, report)
-        running._next_s -= 3600.0
-        running.turn()
+        with prober_of(client_of(how, {}), 10.0, report) as running:
+            running._next_s -= 3600.0
+            running.turn()
     assert len(seen) <= 2
 
 
