@@ -274,7 +274,8 @@ class ExpectedStay:
     from_s, to_s : float
         From when to when, in seconds from now; infinity if the end is unknown or later.
     by : str
-        From what its end is known: ``rate`` (measured), ``estimate`` (its owner's), or empty.
+        From what its end is known: ``rate`` (measured), ``estimate`` (its owner's), ``service``
+        (it has none), or empty.
     starts : bool
         Whether it has not begun.
     """

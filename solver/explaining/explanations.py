@@ -109,6 +109,7 @@ def explain(
     job_id: str,
     budget: Budget = UNLIMITED,
     trials_s: float = TRIALS_S,
+    services: Collection[str] = (),
 ) -> Explanation:
     """Return why a job waits and what would let it start, or where it runs.
 
@@ -125,6 +126,8 @@ def explain(
     trials_s : float
         Seconds for solving changed rounds: a remedy is certain only if this proves it, otherwise it
         is called possible.
+    services : collection of str
+        Running jobs without an end, which must be cancelled to leave.
 
     Raises
     ------
@@ -144,7 +147,7 @@ def explain(
     # Rounds under a user's own objective cannot be solved by its name.
     known = plan.objective is None or plan.objective.name == objective
     trials = Trials(min(trials_s, budget.left_s) if known else 0.0, placed)
-    return _waiting(problem, plan.assignments, job_id, objective, stop, trials, budget)
+    return _waiting(problem, plan.assignments, job_id, objective, stop, trials, budget, services)
 
 
 def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
@@ -199,6 +202,7 @@ def _waiting(
     stop: Stop | None,
     trials: Trials,
     budget: Budget,
+    services: Collection[str],
 ) -> Explanation:
     finder = Finder(job_values(Round.of(instance), objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
@@ -208,7 +212,7 @@ def _waiting(
         category=category,
         reason=reason,
         nearest=nearest,
-        remedies=Remedies(finder, index, objective, trials).ranked(budget),
+        remedies=Remedies(finder, index, objective, trials, services).ranked(budget),
     )
 
 

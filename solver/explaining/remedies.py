@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, takewhile
@@ -201,12 +201,19 @@ class Remedies:
         The objective whose rules decide which jobs may share.
     trials : Verdicts
         Solve the changed rounds.
+    services : collection of str
+        Running jobs without an end.
     """
 
     def __init__(
-        self, finder: Finder, index: int, objective: ObjectiveName, trials: Verdicts
+        self,
+        finder: Finder,
+        index: int,
+        objective: ObjectiveName,
+        trials: Verdicts,
+        services: Collection[str] = (),
     ) -> None:
-        self._trials = trials
+        self._trials, self._services = trials, services
         self._finder = finder
         self._index = index
         self._objective = objective
@@ -403,11 +410,15 @@ class Remedies:
 
     def _departure_text(self, leaving: Sequence[str]) -> str:
         jobs = [self._instance.jobs_by_id[name] for name in leaving]
-        ended = [job.id for job in jobs if job.running]
+        endless = [job.id for job in jobs if job.running and job.id in self._services]
+        ended = [job.id for job in jobs if job.running and job.id not in endless]
         waited = [job.id for job in jobs if not job.running]
         has = "has" if len(ended) == 1 else "have"
         parts = [f"once {listed(ended, 3)} {has} ended"] if ended else []
         parts += [f"if {listed(waited, 3)} waited"] if waited else []
+        if endless:
+            named = f"service{'s' * (len(endless) > 1)} {listed(endless, 3)}"
+            parts.append(f"if the {named} were cancelled or had fewer replicas")
         return " and ".join(parts)
 
     def _cheapest(self, price: Callable[[int], _Price]) -> tuple[str, ...]:
@@ -448,8 +459,13 @@ class Remedies:
         return min([*singles, self._price_of_all(site)])
 
     def _loss(self, occupant: Resident) -> float:
-        """Return the weight of a placed job per GPU that it would free for this job."""
+        """Return the weight of a placed job per GPU that it would free for this job.
+
+        A service leaves only if no other job can.
+        """
         job = self._jobs[occupant.job]
+        if job.id in self._services:
+            return math.inf
         return job.weight / min(job.workers, self._job.workers)
 
     def _of_more_gpus(self) -> Remedy | None:

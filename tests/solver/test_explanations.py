@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -66,11 +67,14 @@ def plan_of(instance: Instance, *starting: Assignment, objective: str = "through
 
 
 def explained(
-    instance: Instance, *starting: Assignment, objective: str = "throughput"
+    instance: Instance,
+    *starting: Assignment,
+    objective: str = "throughput",
+    services: Collection[str] = (),
 ) -> Explanation:
     """Return the story of the job called ``new``, whose every remedy holds."""
     plan = plan_of(instance, *starting, objective=objective)
-    story = explain(instance, plan, "new", trials_s=FAR)
+    story = explain(instance, plan, "new", trials_s=FAR, services=services)
     for remedy in story.remedies:
         assert_holds(instance, plan, "new", remedy)
     return story
@@ -297,6 +301,25 @@ def test_closed():
     reason = "closed: nothing may join g-0, where running jobs (x, y) break a limit already"
     assert story.reason == reason
     assert remedies(story) == ["would start once x, y have ended, for example alone on g-0", MORE]
+
+
+def test_a_service_which_has_no_end_would_have_to_be_cancelled():
+    jobs = [runs("x", "g-0"), runs("y", "g-1")]
+    apart = [{"pair": list(both), "slowdown": None} for both in ("aa", "ab", "bb")]
+    full = waits(*jobs, slowdowns=apart, gpus=2)
+    rest = "were cancelled or had fewer replicas, for example alone on g-"
+    both = explained(full, services={"x", "y"})
+    either = {f"would start if the service {name} {rest}{gpu}" for name, gpu in ("x0", "y1")}
+    assert remedies(both)[0] in either
+    # A job that ends comes first, whatever its weight.
+    for service, other, gpu in (("x", "y", 1), ("y", "x", 0)):
+        heavy = [each.replace(weight=9.0) if each.id == other else each for each in full.jobs]
+        story = explained(full.replace(jobs=tuple(heavy)), services={service})
+        wanted = f"would start once {other} has ended, for example alone on g-{gpu}"
+        assert remedies(story)[0] == wanted
+    wide = waits(*jobs, {"id": "new", "workers": 2}, slowdowns=apart, gpus=2)
+    gang = remedies(explained(wide, services={"x"}))
+    assert "once y has ended and if the service x were cancelled" in gang[0]
 
 
 def test_capacity_in_somebodys_place():

@@ -693,7 +693,11 @@ def gpus(source: PageSource) -> PageView:
 
 _OUTLOOK_S: Final = 15.0
 _TICKS: Final = 5
-_FROM: Final[Mapping[str, str]] = {"rate": "measured rate", "estimate": "its owner's estimate"}
+_FROM: Final[Mapping[str, str]] = {
+    "rate": "measured rate",
+    "estimate": "its owner's estimate",
+    "service": "a service",
+}
 
 
 class StayRow(NamedTuple):
@@ -745,7 +749,7 @@ def _stay(stay: ExpectedStay, made_s: float) -> StayRow:
     begins = words.hour(made_s + stay.from_s) if stay.from_s else "now"
     ends = "later than this hour"
     if math.isinf(stay.to_s):
-        ends = "unknown"
+        ends = "never" if stay.by == "service" else "unknown"
     elif stay.to_s <= HORIZON_S:
         ends = words.hour(made_s + stay.to_s)
     where = ", ".join(
@@ -773,6 +777,6 @@ def _spans(stays: Sequence[ExpectedStay], rows: Sequence[str]) -> Iterator[Span]
                 to_s=min(stay.to_s, HORIZON_S),
                 lane=lane,
                 lanes=len(free_s),
-                open=math.isinf(stay.to_s),
+                open=math.isinf(stay.to_s) and stay.by != "service",
                 starts=stay.starts,
             )

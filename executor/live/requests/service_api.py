@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -479,9 +479,11 @@ class ServiceApi:
                     events.CancelRequested(at_s=at_s, job=one.id, by=by.name)
                     for one in _last_to_serve(replicas, len(replicas) - wanted)
                 ]
+            more = wanted - len(replicas)
+            refuse_too_many(more, by, machine, self._limits.waiting)
             taken = {one.spec.index or 0 for one in replicas}
-            free = [k for k in range(wanted + len(taken)) if k not in taken]
-            numbers = range(machine.submitted + 1, machine.submitted + 1 + wanted - len(replicas))
+            free = [*islice((k for k in count() if k not in taken), more)]
+            numbers = range(machine.submitted + 1, machine.submitted + 1 + more)
             first = int(live.service[1:])
             specs = [
                 live.spec.model_copy(
@@ -495,7 +497,6 @@ class ServiceApi:
                 )
                 for k, number in enumerate(numbers)
             ]
-            refuse_too_many(len(specs), by, machine, self._limits.waiting)
             refuse_too_much(machine.charges.more(specs), by, machine, self._limits.mib)
             return [
                 events.Submitted(at_s=at_s, job=f"j{number}", spec=spec)

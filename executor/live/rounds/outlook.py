@@ -3,8 +3,8 @@
 The present decision of the policy is rolled forward: at the next expected end, the jobs that end
 leave, and a round of the jobs that are left is solved (``Instance.after``, as ``dovetail next``
 does). Ends follow from the rate that was measured and the iterations that a job reports, or from
-its owner's estimate; the end of any other job is unknown, and nothing is assumed about it. A start
-takes no time here, and fair shares, reservations and new jobs are left out.
+its owner's estimate. A service has no end; that of any other job is unknown, and nothing is assumed
+about it. A start takes no time here, and fair shares, reservations and new jobs are left out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ MOST_JOBS: Final = 200
 TIME_LIMIT_S: Final = 4.0
 """Seconds that an outlook may take."""
 
+SERVICE: Final = "service"
+"""By what it is known that a service has no end (``ExpectedEnd.by``)."""
+
 _ROUND_S: Final = 1.0
 _LEAST_S: Final = 1.0
 
@@ -43,7 +46,7 @@ class ExpectedEnd(NamedTuple):
     alone_s : float
         Seconds of work left, alone; infinity if unknown.
     by : str
-        From what this is known: ``rate``, ``estimate``, or empty.
+        From what this is known: ``rate``, ``estimate``, ``service`` (it has no end), or empty.
     now_s : float
         Seconds until a running job ends at its present rate; infinity if it is not measured.
     """
@@ -102,7 +105,9 @@ class _Rolling:
         for number in range(MOST_ROUNDS + 1):
             self._enter(plan, first=number == 0)
             ends = self._ends()
-            open_ended = sum(math.isinf(end_s) for end_s in ends.values())
+            open_ended = sum(
+                math.isinf(end_s) and self.stays[job].by != SERVICE for job, end_s in ends.items()
+            )
             next_s = min(ends.values(), default=math.inf)
             if next_s > HORIZON_S:
                 self.at_s = HORIZON_S

@@ -26,7 +26,7 @@ from dovetail.executor.live.job_beliefs import JobBeliefs
 from dovetail.executor.live.live import Live
 from dovetail.executor.live.rounds.deciding import REST, Decider
 from dovetail.executor.live.rounds.fair_share import MOST_IN_ROUND, Precedence
-from dovetail.executor.live.rounds.outlook import ExpectedEnd, outlook
+from dovetail.executor.live.rounds.outlook import SERVICE, ExpectedEnd, outlook
 from dovetail.executor.live.views import HourAhead, ServiceView, Wait
 from dovetail.executor.pools.pool import awaited_text
 from dovetail.executor.second_opinion import starting, staying, with_sets
@@ -71,6 +71,8 @@ class PlannedDecision(NamedTuple):
         Jobs that may start alone only.
     before : mapping of str to (str, str)
         For jobs that do not come first: the rule, and the user whose jobs do.
+    services : frozenset of str
+        Jobs that never end.
     """
 
     instance: Instance
@@ -82,6 +84,7 @@ class PlannedDecision(NamedTuple):
     notice: str = ""
     alone: frozenset[str] = frozenset()
     before: Mapping[str, tuple[str, str]] = {}
+    services: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -228,7 +231,8 @@ def of_choice(job: str, choice: PlannedDecision, plan: Plan, budget: Budget = UN
         )
     try:
         # The policy may decide differently, so nothing is solved here.
-        found = explain(choice.instance, plan, job, budget, trials_s=0.0)
+        services = choice.services
+        found = explain(choice.instance, plan, job, budget, trials_s=0.0, services=services)
     except DovetailError as error:
         return f"no further explanation: {error}"
     reason = _live_reason(found.reason, job, choice)
@@ -622,6 +626,8 @@ class Previews:
         live = self._live.machine.jobs.get(job.id)
         if live is None:
             return ExpectedEnd()
+        if live.service:
+            return ExpectedEnd(by=SERVICE)
         seen = self._live.readings.now.get(live.run.id) if live.run and job.running else None
         if seen is not None and seen.total and seen.iterations is not None and seen.rate:
             left = max(seen.total - seen.iterations, 0.0)
@@ -685,6 +691,7 @@ class Previews:
             notice=live.pool.notice,
             alone=frozenset(job.id for job in jobs if not live.machine.may_share(job)),
             before={job.id: rule for job in jobs if (rule := before.ahead(job)) is not None},
+            services=frozenset(job.id for job in jobs if job.service),
         )
         took_s = time.thread_time() - began
         return _Preview(choice, live.machine.sequence, live.now_s, took_s)

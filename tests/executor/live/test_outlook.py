@@ -79,6 +79,25 @@ def test_an_unknown_end_is_not_guessed():
     assert made.why == "the end of a running job is unknown"
 
 
+def test_what_waits_for_services_alone_is_known_not_to_start():
+    jobs = [("j1", "a", "n-0"), ("j2", "a", "n-1"), ("j3", "a", None), ("j4", "a", None)]
+    expected = {
+        "j1": ExpectedEnd(by="service"),
+        "j2": ExpectedEnd(600.0, "rate", 600.0),
+        "j3": ExpectedEnd(by="service"),
+        "j4": ExpectedEnd(10.0, "estimate"),
+    }
+    instance = round_of(jobs, APART, gpus=2).replace(name="now")
+    weights = [job.replace(weight=5.0) if job.id == "j3" else job for job in instance.jobs]
+    instance = instance.replace(jobs=tuple(weights))
+    made = outlook(instance, [on("j1"), on("j2", "n-1")], "throughput", expected, 0.0)
+    found = stays(made)
+    assert found["j1"] == (0.0, pytest.approx(math.inf), False)
+    # Where j2 ends, the heavier j3 starts, and never ends.
+    assert found["j3"] == (pytest.approx(600.0), pytest.approx(math.inf), True)
+    assert (made.waiting, made.why, made.until_s) == (("j4",), "", 3600.0)
+
+
 def test_a_job_whose_co_runner_ends_is_faster_from_then_on():
     # Together each is slowed by 1.5 and 2; j3 needs a device of its own.
     jobs = [("j1", "a", "n-0"), ("j2", "b", "n-0"), ("j3", "a", None)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import random
+import re
 import signal
 import socket
 from collections import Counter
@@ -18,6 +20,7 @@ from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import RefusedError
+from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.rounds import deciding
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
 from dovetail.instances.errors import InputError
@@ -171,6 +174,31 @@ def test_replicas_are_apart_and_their_number_can_be_changed(tmp_path):
         service.api.edit("j1", {"replicas": 2}, ME)
         assert [(view.id, view.replica) for view in service.api.jobs()] == [("j1", 0), ("j6", 1)]
         wait_until(lambda: len(service.api.holding()) == 2)
+
+
+def test_nothing_is_said_to_start_once_a_service_has_ended(tmp_path):
+    """On the simulated pool even a service reports how much work it has left."""
+    with service_in(tmp_path, sample_s=0.05) as service:
+        service.api.submit(replicas(2), ME)
+        wait_until(lambda: len(service.api.holding()) == 2)
+        service.api.submit([spec(workload="B")], ME)
+        found = service.api.explain("j3")
+        assert "ended" not in found
+        freed = r"could start alone on n-[01] if the service j[12] were cancelled or had fewer rep"
+        assert re.search(freed, found)
+        wait_until(lambda: all(view.rate for view in service.api.holding()))
+        hour = service.api.outlook()
+        assert [(stay.by, stay.to_s) for stay in hour.stays] == [("service", math.inf)] * 2
+        assert (hour.waiting, hour.why) == (("j3",), "")
+
+
+def test_very_many_replicas_are_refused_before_they_are_made(tmp_path):
+    limits = AdmissionLimits(waiting=10, any_user=True)
+    with service_in(tmp_path, limits=limits) as service:
+        service.api.submit(replicas(1, owner=OTHER), OTHER)
+        with pytest.raises(RefusedError, match="other may have 10 waiting jobs"):
+            service.api.edit("j1", {"replicas": 10**15}, OTHER)
+        assert names(service) == ["j1"]
 
 
 def test_another_number_of_replicas_is_refused_where_it_makes_no_sense(tmp_path):
