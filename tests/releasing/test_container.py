@@ -1,4 +1,4 @@
-"""The container file: its commands are ours, and its image runs a job (long)."""
+"""The container file: its commands are ours, and its image runs a job with its page (long)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,25 @@ FILE = ROOT / "Containerfile"
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 JOB = """
 set -e
-dovetail serve --pool cpu:devices=1 &
-until [ -S /run/dovetail/api.sock ]; do sleep 0.2; kill -0 $!; done
+dovetail serve --pool cpu:devices=1 & service=$!
+until [ -S /run/dovetail/api.sock ]; do sleep 0.2; kill -0 $service; done
 dovetail queue --json
-dovetail submit --wait -- python3 -c 'print("a job")'
+dovetail page >page & pages=$!
+until [ -s page ]; do sleep 0.2; kill -0 $pages; done
+dovetail submit --wait --name first -- python3 -c 'print("a job")'
+python3 /seen <page
 dovetail logs j1
-kill $!
+kill $pages $service
+"""
+SEEN = r"""
+import re, sys, urllib.request
+from http.cookiejar import CookieJar
+browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+link = re.search(r"http://127\S+", sys.stdin.read())[0]
+start = link.partition("/enter/")[0]
+for address in (link, f"{start}/", f"{start}/jobs/j1"):
+    with browser.open(address) as answer:
+        print(answer.status, "first" in answer.read().decode())
 """
 
 
@@ -61,7 +74,7 @@ def run(*arguments, **more):
     not (shutil.which("buildah") and shutil.which("mmdebstrap")),
     reason="needs buildah and mmdebstrap (Debian packages)",
 )
-def test_from_a_bare_debian_to_a_job(tmp_path):
+def test_from_a_bare_debian_to_a_job_and_its_page(tmp_path):
     """The base is made by mmdebstrap, as no registry is asked."""
     base, context = tmp_path / "base.tar", tmp_path / "context"
     run("mmdebstrap", "--variant=minbase", "trixie", base, "http://deb.debian.org/debian")
@@ -80,6 +93,8 @@ def test_from_a_bare_debian_to_a_job(tmp_path):
     build = ("bud", "--isolation", "chroot", "--build-arg", "BASE=localhost/base")
     run(*buildah, *build, "--tag", "localhost/dovetail", "--file", FILE, context)
     made = run(*buildah, "from", "localhost/dovetail").strip()
+    (tmp_path / "seen").write_text(SEEN)
+    run(*buildah, "add", made, tmp_path / "seen", "/seen")
     printed = run(*buildah, "run", "--isolation", "chroot", made, "sh", "-c", JOB)
     assert "j1: finished: every rank ended with status 0" in printed
-    assert printed.splitlines()[-1] == "a job"
+    assert printed.splitlines()[-4:] == ["200 False", "200 True", "200 True", "a job"]
