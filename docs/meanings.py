@@ -441,6 +441,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "predicted_by": "Origin of `predicted`, such as `measured 3 times` or `estimate ...`.",
         "memory_mib": "Memory limit of a rank, MiB, as submitted.",
         "memory_percent": "Or in per cent of what its device offers to jobs, as submitted.",
+        "memory_limit_mib": "While it runs with a memory limit: that of a rank, MiB; the "
+        "smallest if they differ.",
         "memory_used_mib": "The most memory that a rank was seen to use in this run, MiB.",
         "memory_held_by": "While it runs with a memory limit: [what makes it keep to "
         "it](../explanation/memory.md); `nothing` if nothing does.",

@@ -1,4 +1,4 @@
-"""What the command line and the page say of services and of latencies, in the same words."""
+"""What the command line and the page say of services, latencies and limits in the same words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def state_text(job: JobView) -> str:
     if job.state in QUEUED and job.again_s is not None:
         return "failing" if is_failing(job) else "restarting"
     return f"{job.state.value}, not ready" if is_silent(job) else job.state.value
+
+
+def memory_limit(job: JobView) -> str:
+    """Return the memory limit of each worker of a job, empty if it has none."""
+    if job.memory_percent is not None:
+        now = f" ({job.memory_limit_mib:,.0f} MiB)" if job.memory_limit_mib is not None else ""
+        return f"{job.memory_percent:.15g} % of its GPU a worker{now}"
+    return "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"
 
 
 def is_failing(job: JobView) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dovetail.live.printing import print_view
-from dovetail.live.services_shown import p99_text, service_facts
+from dovetail.live.services_shown import memory_limit, p99_text, service_facts
 from dovetail.toolkit.commands import Command, argument
 from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table, text_rows
 from dovetail.toolkit.wording import (
@@ -120,10 +120,9 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
 
 
 def _memory_limit(job: JobView) -> str:
+    limit = memory_limit(job)
     held = f", held by {printable(job.memory_held_by)}" if job.memory_held_by else ""
-    if job.memory_percent is not None:
-        return f"{job.memory_percent:.15g} % of its GPU a worker{held}"
-    return f"{job.memory_mib:,.0f} MiB a worker{held}" if job.memory_mib is not None else ""
+    return f"{limit}{held}" if limit else ""
 
 
 def _isolation(job: JobView) -> Iterator[tuple[str, str]]:

@@ -111,6 +111,7 @@ class JobView:
     predicted_by: str = ""
     memory_mib: float | None = None
     memory_percent: float | None = None
+    memory_limit_mib: float | None = None
     memory_used_mib: float | None = None
     memory_held_by: str = ""
     estimate_s: float | None = None

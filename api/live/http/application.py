@@ -325,7 +325,7 @@ def _dashboard() -> Response:
 
 def _alerts() -> Response:
     """Return alerts on these figures, as a file of rules for Prometheus."""
-    return PlainTextResponse(monitoring.contents(monitoring.ALERTS))
+    return PlainTextResponse(monitoring.alerts())
 
 
 def _api(request: Request) -> ServiceApi:

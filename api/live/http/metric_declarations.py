@@ -140,7 +140,11 @@ DECLARED: Final[dict[str, Declaration]] = {
         "gauge", "bytes", _JOB, "The most memory that a worker was seen to use in this run."
     ),
     "dovetail_job_memory_limit_bytes": Declaration(
-        "gauge", "bytes", _JOB, "Memory limit of a worker, if it was submitted with one."
+        "gauge",
+        "bytes",
+        _JOB,
+        "Memory limit of a worker, the smallest of this run: --memory-mib, or what "
+        "--memory-percent is on its device. Absent without either.",
     ),
     "dovetail_job_energy_joules_total": Declaration(
         "counter", "J", _JOB, "Energy of its devices that it answers for, in this run."

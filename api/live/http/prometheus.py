@@ -191,7 +191,7 @@ def _add_job(add: _Add, job: JobView) -> None:
         if state is not Promise.NONE:
             add(f"{name}_promise", state is promise, *labels, state.name.lower())
     add(f"{name}_memory_used_bytes", _bytes(job.memory_used_mib), *labels)
-    add(f"{name}_memory_limit_bytes", _bytes(job.memory_mib), *labels)
+    add(f"{name}_memory_limit_bytes", _bytes(job.memory_limit_mib), *labels)
     add(f"{name}_energy_joules_total", job.energy_j, *labels)
     add(f"{name}_device_seconds_total", job.device_s, *labels)
 

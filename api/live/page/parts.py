@@ -46,6 +46,7 @@ from dovetail.live.page.drawings import (
 from dovetail.live.services_shown import (
     is_failing,
     is_silent,
+    memory_limit,
     p99_text,
     service_facts,
     state_text,
@@ -571,7 +572,8 @@ def _end(job: JobView) -> str:
 def _memory(job: JobView) -> str:
     if job.memory_used_mib is None:
         return ""
-    of = "" if job.memory_mib is None else f" of {job.memory_mib:,.0f} MiB"
+    limit = job.memory_limit_mib or job.memory_mib
+    of = "" if limit is None else f" of {limit:,.0f} MiB"
     return f"{job.memory_used_mib:,.0f} MiB{of} at most by one worker"
 
 
@@ -640,7 +642,7 @@ def _facts(job: JobView) -> Iterator[tuple[str, str]]:
         ("escapes", words.line(escapes)),
         ("its owner expects", "" if job.estimate_s is None else lasting(job.estimate_s)),
         ("walltime", "" if job.walltime_s is None else lasting(job.walltime_s)),
-        ("memory limit", "" if job.memory_mib is None else f"{job.memory_mib:,.0f} MiB a worker"),
+        ("memory limit", memory_limit(job)),
         ("held to it by", words.line(job.memory_held_by)),
         ("retries", str(job.retries or "")),
         ("grace", lasting(job.grace_s)),

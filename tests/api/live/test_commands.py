@@ -93,7 +93,8 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
         assert json.loads((home / "service.json").read_text())["pid"] == process.pid
         job = submitted(run, "--memory-percent", "40")
         wait_until(lambda: view(run, job)["state"] == "profiling")
-        assert re.search("memory limit +40 % of its GPU a worker\\n", run("show", job)[1])
+        shown = r"memory limit +40 % of its GPU a worker \(6,400 MiB\)\n"
+        assert re.search(shown, run("show", job)[1])
         process.kill()
         process.wait(timeout=LIMIT_S)
     status, _, err = run("queue")
@@ -104,6 +105,7 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
         found = view(run, job)
         assert (found["state"], found["runs"]) == ("profiling", 1)
         assert (found["memory_mib"], found["memory_percent"]) == (None, 40)
+        assert found["memory_limit_mib"] == 0.4 * 16_000
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=LIMIT_S) == 0
     assert not (home / "service.json").exists()

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
+from email.message import Message
 from importlib.resources import files
 from pathlib import Path
 
@@ -100,6 +101,22 @@ def test_dashboard_and_alerts_are_files_of_the_package():
     for name in (monitoring.DASHBOARD, monitoring.ALERTS):
         assert (files(monitoring) / name).is_file()
     assert json.loads(monitoring.contents(monitoring.DASHBOARD)) == dashboard()
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_alerts_link_to_the_guide_if_the_package_says_where_it_is(monkeypatch, released):
+    about = Message()
+    about["Project-URL"] = "Source, https://git.example.org/lab/dovetail"
+    if released:
+        guide = "https://git.example.org/lab/dovetail/blob/v1/docs/"
+        about["Project-URL"] = f"Documentation, {guide}index.md"
+    monkeypatch.setattr(monitoring, "metadata", lambda name: about)
+    (group,) = yaml.safe_load(monitoring.alerts())["groups"]
+    for rule in group["rules"]:
+        place = f"howto/monitor.md#{rule['alert'].lower()}"
+        expected = {"runbook_url": guide + place} if released else {"runbook": f"docs/{place}"}
+        del rule["annotations"]["summary"]
+        assert rule["annotations"] == expected
 
 
 def test_every_alert_has_a_case_a_summary_and_a_place_in_the_guide():

@@ -276,6 +276,8 @@ def test_a_memory_limit_is_shown_with_what_holds_it():
     assert "memory limit 6,000 MiB a worker, held by MPS for each of its processes" in text
     loose = job(memory_percent=40.0, memory_held_by="nothing")
     assert "40 % of its GPU a worker, held by nothing" in printed(job_view(loose, 2000.0, ""))
+    runs = job(memory_percent=40.0, memory_limit_mib=32_000.4)
+    assert "40 % of its GPU a worker (32,000 MiB)" in printed(job_view(runs, 2000.0, ""))
     assert "held by" not in printed(job_view(job(memory_mib=6000.0), 2000.0, ""))
 
 
