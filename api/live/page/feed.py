@@ -208,9 +208,9 @@ class Feed:
         changed = {name: html for name, html in parts.items() if watched.parts.get(name) != html}
         news = _news(watched.states, states)
         watched.parts, watched.states = parts, states
-        for viewer in watched.viewers if changed else ():
+        for viewer in watched.viewers if changed or news else ():
             viewer.due.update(changed)
-            viewer.news = news or viewer.news
+            viewer.news = ", ".join(filter(None, (viewer.news, news)))
             viewer.ready.set()
         return took_s
 
