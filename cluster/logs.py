@@ -103,6 +103,7 @@ class CopiedLogs:
         self._locking = threading.Lock()
         # An entry exists as long as a reader holds its lock.
         self._locks: WeakValueDictionary[tuple[str, int], threading.Lock] = WeakValueDictionary()
+        self._lacks: dict[tuple[str, int], str] = {}
 
     def remember(self, run: str, nodes: Mapping[int, str], uid: int) -> None:
         """Save the node of each rank of a run, and the uid of its user."""
@@ -135,13 +136,23 @@ class CopiedLogs:
         with self._locking:
             lock = self._locks.setdefault((run, rank), threading.Lock())
         with lock:
-            with suppress(OSError, DovetailError):
+            try:
                 _fetch(newest, LogPlace(run=run, rank=rank), ask)
+                self._lacks.pop((run, rank), None)
+            except (OSError, DovetailError) as error:
+                self._lacks[run, rank] = str(error)
             return str(newest) if newest.exists() else None
+
+    def lack(self, run: str, rank: int) -> str:
+        """Return why the last update of a copy has not fetched all; empty if it has."""
+        return self._lacks.get((run, rank), "")
 
     def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
         """Remove the copies of runs that ended longer ago or take too much of the disk."""
         self._room.make(keep_s, is_kept)
+        for run, rank in [*self._lacks]:
+            if not (self._directory / run).exists():
+                self._lacks.pop((run, rank), None)
 
 
 def _fetch(newest: Path, begin: LogPlace, ask: Callable[[LogPlace], LogPiece]) -> None:

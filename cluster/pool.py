@@ -385,11 +385,21 @@ class NodesPool:
         def ask(place: LogPlace) -> LogPiece:
             remote = self._remotes.get(node)
             if self._closing.is_set() or remote is None or remote.silent:
-                return LogPiece()
+                raise AgentCallError(f"{node}: does not answer")
             answer = self._finder.call(node, "log", place.model_dump_json())
-            return read_message(LogPiece, answer.result(ANSWER_S))
+            try:
+                return read_message(LogPiece, answer.result(ANSWER_S))
+            except TimeoutError:
+                why = f"has not answered within {ANSWER_S:g} s"
+                raise AgentCallError(f"{node}: {why}") from None
+            except AgentCallError as error:
+                raise AgentCallError(f"{node}: {error}") from None
 
         return self._logs.update(run, rank, ask)
+
+    def log_lack(self, run: str, rank: int) -> str:
+        """Return why a rank's node did not send its output when it was last asked; or nothing."""
+        return self._logs.lack(run, rank)
 
     def prune(self, keep_s: float) -> None:
         """Remove the logs of runs that ended longer ago; agents do so on their nodes."""

@@ -18,7 +18,7 @@ from itertools import chain
 from select import select
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import TooManyError
@@ -35,6 +35,7 @@ from dovetail.executor.live.views import (
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.http.faults import (
     KEY_HEADER,
+    LACK_HEADER,
     TOKEN_VARIABLE,
     Fault,
     ServiceFailedError,
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
 
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import Plan
+
+
+class IncompleteLogError(DovetailError):
+    """Output of a job may be missing, as its node does not answer."""
+
 
 TURN_S: Final = 60.0
 """Seconds for which a request is repeated if the service refuses it as one too many."""
@@ -225,6 +231,8 @@ class Client:
         ------
         NoServiceError
             Also when the service ends before the job that is followed.
+        IncompleteLogError
+            After all output that is there, if the rank's node does not answer.
         """
         asked: dict[str, Any] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
@@ -236,12 +244,15 @@ class Client:
             with self._answered():
                 connection.timeout = None
                 with self._ask(connection, "GET", _path("jobs", job, "log", **asked)) as answer:
+                    lack = unquote(answer.getheader(LACK_HEADER, ""))
                     while chunk := answer.read1(_CHUNK):
                         yield chunk
         finally:
             connection.close()
         if follow and not self._is_over(job):
             raise NoServiceError(f"the service at {self.service_name} ended before {job}")
+        if lack and not follow:
+            raise IncompleteLogError(f"newer output of {job} may be missing: {lack}")
 
     def _is_over(self, job: str) -> bool:
         try:

@@ -45,9 +45,7 @@ def logs(options: Namespace) -> int:
     with Client() as client:
         chunks = client.log(options.job, options.rank, options.lines, options.follow, options.run)
         if options.json:
-            text = b"".join(chunks).decode(errors="replace")
-            write_json({"job": options.job, "rank": options.rank, "text": text})
-            return 0
+            return _as_json(options, chunks)
         if sys.stdout.isatty() and not options.raw:
             chunks = _harmless(chunks)
         empty = True
@@ -58,6 +56,21 @@ def logs(options: Namespace) -> int:
         if empty:
             print(f"dovetail: {_no_output(client.job(options.job))}", file=sys.stderr)
     return 0
+
+
+def _as_json(options: Namespace, chunks: Iterable[bytes]) -> int:
+    """Print all output as JSON; what may be missing is said in it, too."""
+    from dovetail.live.client import IncompleteLogError
+
+    text, missing = bytearray(), None
+    try:
+        for chunk in chunks:
+            text += chunk
+    except IncompleteLogError as error:
+        missing = str(error)
+    facts = {"job": options.job, "rank": options.rank, "text": text.decode(errors="replace")}
+    write_json(facts if missing is None else {**facts, "missing": missing})
+    return 0 if missing is None else 1
 
 
 def _no_output(job: JobView) -> str:

@@ -237,7 +237,7 @@ def serve(options: Namespace) -> int:
 def _listening(options: Namespace, directory: Path) -> tuple[Listening, Tokens | None]:
     from dovetail.live.places import default_socket
 
-    for package in ("fastapi", "uvicorn"):
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
         require_package(package, "live", "dovetail serve")
     from dovetail.live.http.connections import Tokens
     from dovetail.live.http.server import Listening

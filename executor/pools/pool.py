@@ -100,8 +100,8 @@ class NodePool(Protocol):
     """Devices on which runs can be started, stopped and watched.
 
     No method waits for a job. ``poll`` reports events of ranks and devices. Methods are called
-    from one thread, except ``prune`` and ``log_path``, which may be called from any thread at any
-    time, even after ``release``.
+    from one thread, except ``prune``, ``log_path`` and ``log_lack``, which may be called from any
+    thread at any time, even after ``release``.
 
     Attributes
     ----------
@@ -223,6 +223,13 @@ class NodePool(Protocol):
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended.
 
         None if there is none yet. It reads only files, and no state that other methods change.
+        """
+        ...
+
+    def log_lack(self, run: str, rank: int) -> str:
+        """Return why the file of the last ``log_path`` may lack output; empty if it lacks none.
+
+        It may be called from any thread at any time, as ``log_path``.
         """
         ...
 

@@ -125,6 +125,22 @@ def test_an_agent_that_is_killed_and_started_again_loses_nothing(make, tmp_path,
     assert starts(tmp_path) == {"j1.1-0": 1, "j1.1-1": 1}
 
 
+def test_a_log_that_its_node_does_not_send_is_said_to_lack_output(make, tmp_path, agents):
+    pool = make()
+    pool.pool.launch(counted(tmp_path, "echo one"))
+    for rank in (0, 1):
+        assert pool.wait_for("rank_ended", rank).status == 0
+    agents[1].kill()
+    assert pool.pool.log_path("j1.1", 1) is None
+    assert pool.pool.log_lack("j1.1", 1).startswith(f"{agents[1].node}: ")
+    assert Path(pool.pool.log_path("j1.1", 0)).read_text() == "one\n"
+    assert pool.pool.log_lack("j1.1", 0) == ""
+    agents[1].start()
+    wait_until(lambda: pool.pool.log_path("j1.1", 1))
+    assert pool.pool.log_lack("j1.1", 1) == ""
+    assert Path(pool.pool.log_path("j1.1", 1)).read_text() == "one\n"
+
+
 # The job records its starts and copies that run at the same time; only its shim can end it.
 LOCKED = """
 import fcntl, os, signal, sys, time

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dovetail.instances._version import VERSION
+from dovetail.live.client import IncompleteLogError
 from tests.executor.waiting import wait_until
 
 from .network import signal_all
@@ -49,6 +51,20 @@ def ample(ray):
         ray.restart()
 
 
+def log_of(client, job, rank):
+    """Return the output of a rank, once its node answers: on a busy machine it may take a while."""
+
+    read = []
+
+    def answered():
+        with suppress(IncompleteLogError):
+            read.append(b"".join(client.log(job, rank)).decode())
+        return read
+
+    wait_until(answered)
+    return read[0]
+
+
 def finished_undisturbed(gang, pids):
     """Assert that the same processes run on until the job ends."""
     view = gang.view
@@ -71,7 +87,7 @@ def test_a_gang_over_the_nodes_runs_with_its_submitters_environment(ray):
     assert done.returncode == 0, (done.stderr, ray.log())
     with ray.client() as client:
         for rank in range(3):
-            logged = b"".join(client.log(done.stdout.split(":")[0], rank)).decode()
+            logged = log_of(client, done.stdout.split(":")[0], rank)
             assert logged.split() == ["MARK=mine", f"RANK={rank}", "WORLD_SIZE=3"]
 
 

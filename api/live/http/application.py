@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -25,7 +26,7 @@ from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import monitoring
 from dovetail.live.http.connections import Tokens
-from dovetail.live.http.faults import KEY_HEADER, Fault, fault_of
+from dovetail.live.http.faults import KEY_HEADER, LACK_HEADER, Fault, fault_of
 from dovetail.live.http.guards import Bodies, Gate, JobEnds, Lanes, SmallBodies, answer
 from dovetail.live.http.logs import RankOutput, followed, last_lines, require_own, written
 from dovetail.live.http.prometheus import exposition
@@ -271,13 +272,16 @@ async def log(
 ) -> Response:
     """Return the output of a rank: all of it, or the last `lines` lines (at most about 4 MiB).
 
-    `follow` continues until the job is over. `run` is the number of a run; default: the current or
-    last one.
+    `follow` continues until the job is over. If the node of the rank does not answer, the header
+    `Dovetail-Log-Lack` says so (percent-encoded), and newer output may be missing. `run` is the
+    number of a run; default: the current or last one.
     """
     if follow and run is not None:
         raise InputError("cannot be combined with follow, which continues from run to run", "run")
     api, by = _api(request), _asker(request)
     newest = await run_in_threadpool(api.log_path, job, rank, by, run)
+    lack = await run_in_threadpool(api.log_lack, job, rank, by, run)
+    headers = {LACK_HEADER: quote(lack)} if lack else {}
     uid = (await run_in_threadpool(api.job, job)).uid
     if newest is not None:
         await run_in_threadpool(require_own, newest, uid)
@@ -285,10 +289,11 @@ async def log(
         asked = RankOutput(api, job, rank, by, uid)
         return _stream(followed(asked, lines, lambda: _ending(request)))
     if newest is None:
-        return PlainTextResponse(b"")
+        return PlainTextResponse(b"", headers=headers)
     if lines is not None:
-        return PlainTextResponse(await run_in_threadpool(last_lines, newest, uid, lines))
-    return StreamingResponse(written(newest, uid), media_type="text/plain")
+        text = await run_in_threadpool(last_lines, newest, uid, lines)
+        return PlainTextResponse(text, headers=headers)
+    return StreamingResponse(written(newest, uid), headers=headers, media_type="text/plain")
 
 
 @_router.post("/drain", openapi_extra=_holds(DrainRequest))

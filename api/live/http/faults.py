@@ -16,6 +16,9 @@ TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
 KEY_HEADER: Final = "Idempotency-Key"
 """The header that identifies a submission, so that repeating it accepts no job twice."""
 
+LACK_HEADER: Final = "Dovetail-Log-Lack"
+"""The header of a log that says, percent-encoded, why newer output may be missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import stat
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -20,6 +22,8 @@ MOST_TAIL_BYTES: Final = 2**22
 """Most bytes of a log's last lines, which are in memory together; a whole log is read in parts."""
 
 _POLL_S: Final = 0.25
+_LACK_S: Final = 30.0
+"""Seconds for which the last output of a job that is over is waited for if its node is silent."""
 
 
 def written(newest: str, uid: int) -> Iterator[bytes]:
@@ -88,6 +92,10 @@ class RankOutput(NamedTuple):
         """Return the path of its newest part."""
         return self.api.log_path(self.job, self.rank, self.by)
 
+    def lacks(self) -> bool:
+        """Return whether the newest part may lack output that its node has."""
+        return bool(self.api.log_lack(self.job, self.rank, self.by))
+
     def is_over(self) -> bool:
         """Return whether nothing more will be written."""
         return self.api.is_over(self.job)
@@ -107,7 +115,7 @@ async def followed(
     ending : callable
         Returns whether to end earlier.
     """
-    reader = _LogReader(log)
+    reader, until_s = _LogReader(log), math.inf
     try:
         if lines is not None:
             yield await asyncio.to_thread(reader.skip_to, lines)
@@ -117,7 +125,9 @@ async def followed(
             while chunk := await asyncio.to_thread(reader.read):
                 yield chunk
             if over:
-                return
+                until_s = min(until_s, time.monotonic() + _LACK_S)
+                if time.monotonic() > until_s or ending() or not await asyncio.to_thread(log.lacks):
+                    return
             await asyncio.sleep(_POLL_S)
     finally:
         reader.close()

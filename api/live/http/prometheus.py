@@ -7,9 +7,14 @@ states and reasons. Waiting jobs are only counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
+
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.promises import Promise, promise_margin, promise_of
@@ -24,8 +29,7 @@ from dovetail.instances._record import IDLE
 from dovetail.instances.metrics import FRACTIONS
 from dovetail.live.http.metric_declarations import DECLARED
 
-_UTF8: Final = "charset=utf-8"
-TEXT: Final = f"text/plain; version=0.0.4; {_UTF8}"
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text"
 
 _MIB: Final = 2**20
@@ -48,66 +52,49 @@ def exposition(
     accept : str
         The types that the client accepts (an ``Accept`` header).
     """
-    samples = _collected(service, jobs, statistics)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(_collected(service, jobs, statistics)))
     if OPEN_METRICS in accept:
-        return samples.text(counters="", end="# EOF\n"), f"{OPEN_METRICS}; version=1.0.0; {_UTF8}"
-    return samples.text(counters="_total"), TEXT
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+        return text, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest(registry), TEXT
 
 
-_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+class _Families(Collector):
+    """Metrics as declared, in the order of their declarations."""
+
+    def __init__(self, families: dict[str, Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return (self._families[name] for name in DECLARED if name in self._families)
 
 
-class _SampleLines:
-    """Lines of samples by their declared metric.
-
-    They are written here: a client library takes several times as long for the thousands of series
-    of a large service, and the service's thread has to wait meanwhile.
-    """
+class _Samples:
+    """Collects samples into the families that are declared."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[str]] = {}
+        self.families: dict[str, Metric] = {}
 
     def add(self, name: str, value: float | None, *labels: str, suffix: str = "") -> None:
         """Add a sample; do nothing if there is no value."""
         if value is None or not math.isfinite(value):
             return
-        names = DECLARED[name].labels
-        if suffix == "_bucket":
-            names = (*names, "le")
-        pairs = zip(names, labels, strict=True)
-        text = ",".join([f'{label}="{each.translate(_ESCAPES)}"' for label, each in pairs])
-        line = (
-            f"{name}{suffix}{{{text}}} {float(value)!r}"
-            if text
-            else (f"{name}{suffix} {float(value)!r}")
+        declared = DECLARED[name]
+        if name not in self.families:
+            # OpenMetrics names the family of a counter without the suffix.
+            of_family = name.removesuffix("_total") if declared.kind == "counter" else name
+            self.families[name] = Metric(of_family, declared.meaning, declared.kind)
+        names = (*declared.labels, "le") if suffix == "_bucket" else declared.labels
+        self.families[name].add_sample(
+            f"{name}{suffix}", dict(zip(names, labels, strict=True)), float(value)
         )
-        self._lines.setdefault(name, []).append(line)
-
-    def text(self, counters: str, end: str = "") -> bytes:
-        """Return all samples in the order of the declarations.
-
-        Parameters
-        ----------
-        counters : str
-            How names of counters end in descriptions: OpenMetrics leaves the suffix out.
-        end : str
-            The last line.
-        """
-        lines = []
-        for name, declared in DECLARED.items():
-            if name in self._lines:
-                known = (
-                    name.removesuffix("_total") + counters if declared.kind == "counter" else name
-                )
-                lines += [f"# HELP {known} {declared.meaning}", f"# TYPE {known} {declared.kind}"]
-                lines += self._lines[name]
-        return ("\n".join(lines) + "\n" + end).encode()
 
 
 def _collected(
     service: ServiceView, jobs: Sequence[JobView], statistics: Statistics
-) -> _SampleLines:
-    samples = _SampleLines()
+) -> dict[str, Metric]:
+    samples = _Samples()
     _add_service(samples.add, service)
     _add_statistics(samples, statistics)
     devices = {device.id: device for device in service.devices}
@@ -119,7 +106,7 @@ def _collected(
         _add_shares(samples.add, job, devices)
     for device in service.devices:
         _add_parts(samples.add, device, of_id)
-    return samples
+    return samples.families
 
 
 _Add = Callable[..., None]
@@ -135,7 +122,7 @@ def _add_service(add: _Add, service: ServiceView) -> None:
     add("dovetail_decision_gap", service.gap)
 
 
-def _add_statistics(samples: _SampleLines, statistics: Statistics) -> None:
+def _add_statistics(samples: _Samples, statistics: Statistics) -> None:
     add = samples.add
     for reason, count in statistics.waiting.items():
         add("dovetail_jobs_waiting", count, reason.value)

@@ -605,8 +605,11 @@ def _where(source: PageSource, job: JobView, service: ServiceView) -> Mapping[st
 def _log(source: PageSource, job: JobView) -> Mapping[str, object]:
     try:
         newest = source.api.log_path(job.id, 0, source.by)
+        lack = source.api.log_lack(job.id, 0, source.by)
+        note = f"newer output may be missing: {lack}" if lack else ""
         if newest is None:
-            return {"text": "", "note": "no output yet" if job.runs else "it has not started"}
+            none = "no output yet" if job.runs else "it has not started"
+            return {"text": "", "note": words.line(note) or none}
         require_own(newest, job.uid)
         text = last_lines(newest, job.uid, LOG_LINES).decode(errors="replace")
     except DovetailError as error:
@@ -614,7 +617,7 @@ def _log(source: PageSource, job: JobView) -> Mapping[str, object]:
     except OSError as error:
         return {"text": "", "note": f"cannot be read: {error.strerror}"}
     lines = (words.printed(each.rpartition("\r")[2], 500) for each in text.split("\n"))
-    return {"text": "\n".join(lines)[-_LOG_CHARACTERS:], "note": ""}
+    return {"text": "\n".join(lines)[-_LOG_CHARACTERS:], "note": words.line(note)}
 
 
 def _history(job: JobView) -> Iterator[tuple[str, str, str]]:

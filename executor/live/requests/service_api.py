@@ -695,6 +695,22 @@ class ServiceApi:
         InputError
             If the job has no such rank or run.
         """
+        name = self._run_to_read(job, rank, by, run)
+        return self._live.pool.log_path(name, rank) if name else None
+
+    def log_lack(self, job: str, rank: int, by: Owner, run: int | None = None) -> str:
+        """Return why the file of the last ``log_path`` may lack output; empty if it lacks none.
+
+        Raises
+        ------
+        InputError
+            As ``log_path``.
+        """
+        name = self._run_to_read(job, rank, by, run)
+        return self._live.pool.log_lack(name, rank) if name else ""
+
+    def _run_to_read(self, job: str, rank: int, by: Owner, run: int | None) -> str | None:
+        """Return the name of the run whose log a user asks for; None if none has started."""
         with self._lock:
             live = self._job(job)
             if not live.spec.public_log:
@@ -705,7 +721,7 @@ class ServiceApi:
                 rule = f"must be from 1 to {live.runs}" if live.runs else "no run has started"
                 raise InputError(f"{rule}, got {run}", "run")
             number = run or live.runs
-        return self._live.pool.log_path(f"{job}.{number}", rank) if number else None
+        return f"{job}.{number}" if number else None
 
     # Plans.
 

@@ -20,14 +20,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dovetail.cli.main import main
 from dovetail.executor.jobs.specs import JobSpec, Owner
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.views import Chosen
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import client
-from dovetail.live.client import Client
-from dovetail.live.http import application, guards
+from dovetail.live.client import Client, IncompleteLogError
+from dovetail.live.http import application, guards, logs
 from dovetail.live.http.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
@@ -260,6 +261,26 @@ def test_a_log_is_followed_until_the_job_is_over(live):
     assert lines[-1] == "simulated: ended with status 0"
     assert state(live, name) is JobState.FINISHED
     assert b"".join(live.client.log(name, lines=1)) == b"simulated: ended with status 0\n"
+
+
+def test_a_log_that_may_lack_output_is_printed_and_said_to(live, monkeypatch, capsys):
+    (name,) = live.client.submit([job(command=["train", "work_s=0.1"])])
+    wait_until(lambda: state(live, name) is JobState.FINISHED)
+    whole = b"".join(live.client.log(name))
+    pool = live.service.live.pool
+    monkeypatch.setattr(pool, "log_lack", lambda run, rank: "nöde 1 does not answer")
+    chunks = live.client.log(name)
+    assert next(chunks) == whole
+    with pytest.raises(IncompleteLogError, match="may be missing: nöde 1 does not answer"):
+        next(chunks)
+    monkeypatch.setattr(logs, "_LACK_S", 0.5)
+    assert b"".join(live.client.log(name, follow=True)) == whole
+    monkeypatch.setenv("DOVETAIL_SERVICE", live.client.service_name)
+    monkeypatch.setenv("DOVETAIL_TOKEN", TOKENS[ME])
+    assert main(["logs", name, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["text"].encode() == whole
+    assert "nöde 1" in shown["missing"]
 
 
 def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):

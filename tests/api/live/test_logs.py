@@ -26,6 +26,9 @@ class ServiceApi:
     def log_path(self, job, rank, by):
         return None if self.newest is None else str(self.newest)
 
+    def log_lack(self, job, rank, by):
+        return ""
+
     def is_over(self, job):
         return self.state in OVER
 
