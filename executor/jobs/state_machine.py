@@ -176,9 +176,12 @@ class StateMachine:
 
     def replicas(self, service: str) -> list[LiveJob]:
         """Return the jobs of a service that are not over, in the order of submission."""
-        live = (*self.queued.values(), *self.barred.values(), *self.holding.values())
-        found = [job for job in live if job.service == service]
+        found = [job for job in self.live() if job.service == service]
         return sorted(found, key=attrgetter("sequence"))
+
+    def live(self) -> list[LiveJob]:
+        """Return the jobs that are not over, in no order."""
+        return [*self.queued.values(), *self.barred.values(), *self.holding.values()]
 
     def library(self, spec: JobSpec) -> str:
         """Return the library that a job's workload loaded last; empty before its first run."""
@@ -524,7 +527,7 @@ class StateMachine:
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Allow the jobs of a workload to share."""
         self.profiled.add(key)
-        for job in [*self.queued.values(), *self.barred.values(), *self.holding.values()]:
+        for job in self.live():
             if job.spec.key == key and job.state is JobState.PROFILING:
                 self._move(job, JobState.RUNNING, at_s, why)
             elif job.spec.key == key and job.state is JobState.SUBMITTED:

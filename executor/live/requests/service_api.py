@@ -84,20 +84,29 @@ def listed(
         before = int(said[1])
 
     def fits(job: LiveJob) -> bool:
-        ended_s = job.since_s if job.state in OVER else -math.inf
-        ended = chosen.within_s is None or ended_s >= now_s - chosen.within_s
-        asked = over or chosen.within_s is not None or chosen.state is not None
         return (
-            (asked or job.state not in OVER)
-            and ended
-            and chosen.user in (None, job.spec.owner.name)
+            chosen.user in (None, job.spec.owner.name)
             and chosen.name in (None, named(job))
             and chosen.state in (None, job.state)
             and int(job.id[1:]) < before
         )
 
-    last = islice(filter(fits, reversed(machine.jobs.values())), chosen.limit)
+    last = islice(filter(fits, _last_first(machine, over, chosen, now_s)), chosen.limit)
     return [*last][::-1]
+
+
+def _last_first(
+    machine: StateMachine, over: bool, chosen: Chosen, now_s: float
+) -> Iterable[LiveJob]:
+    """Return the jobs among which a list chooses; jobs that are over can be many times as many."""
+    if chosen.within_s is not None:
+        since_s = now_s - chosen.within_s
+        found = [machine.jobs[job] for ended_s, _, job in machine.over if ended_s >= since_s]
+    elif over or chosen.state in OVER:
+        return reversed(machine.jobs.values())
+    else:
+        found = machine.live()
+    return sorted(found, key=attrgetter("sequence"), reverse=True)
 
 
 def job_views(
@@ -106,8 +115,7 @@ def job_views(
     """Return the views of jobs; with ``history``, they include the jobs' histories."""
     machine = live.machine
     residents = machine.residents()
-    serving = (*machine.queued.values(), *machine.barred.values(), *machine.holding.values())
-    replicas = Counter(job.service for job in serving if job.service)
+    replicas = Counter(job.service for job in machine.live() if job.service)
     found = []
     for job in jobs:
         seen = NOTHING
@@ -585,6 +593,7 @@ class ServiceApi:
         live, machine = self._live, self._machine
         pool, awaited = live.pool, awaited_text(live.pool)
         with self._lock:
+            states = Counter(map(attrgetter("state"), machine.jobs.values()))
             troubles = (*live.troubles.texts, *(part.trouble for part in self._troubled))
             view = ServiceView(
                 pool=pool.name,
@@ -596,7 +605,7 @@ class ServiceApi:
                 started_s=self._started_s,
                 now_s=live.now_s,
                 sequence=machine.sequence,
-                jobs=Counter(job.state.value for job in machine.jobs.values()),
+                jobs={state.value: count for state, count in states.items()},
                 dry_run=live.dry_run,
                 trouble="; ".join(filter(None, troubles)),
                 devices=device_views(live),

@@ -285,9 +285,11 @@ def lacks_of_job(job: LiveJob, beliefs: JobBeliefs, stalled: str) -> str:
 
 def _everywhere(machine: StateMachine, job: LiveJob) -> bool:
     """Return whether each device that takes jobs has another replica of a job's service."""
+    if not job.service:
+        return False
     held = {gpu for other in machine.replicas(job.service) for gpu in other.devices}
     free = (name for name, device in machine.devices.items() if not device.trouble)
-    return bool(job.service) and held.issuperset(free)
+    return held.issuperset(free)
 
 
 def _barred(job: LiveJob) -> str:
