@@ -20,15 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail.live.http.faults import Fault
 from dovetail.live.http.guards import answer
-from dovetail.live.page.rendering import Frame, page
+from dovetail.live.page.rendering import Frame, page, style_digest
 from dovetail.live.page.sessions import Sessions, cookie_name, cookie_of
 from dovetail.live.page.words import line
 
 HEADERS: Final = (
     (
         b"content-security-policy",
-        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
-        b"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+        f"default-src 'none'; style-src '{style_digest()}'; script-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'".encode(),
     ),
     (b"x-content-type-options", b"nosniff"),
     # With no-referrer, forms would have no Origin.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Mapping
 from functools import cache
@@ -17,15 +18,27 @@ from dovetail.live.page.parts import PageView
 from dovetail.live.page.words import line
 
 STATIC: Final[Mapping[str, str]] = MappingProxyType(
-    {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+    {"page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 )
 """The files beside the pages, with their types."""
 
 
 @cache
 def static(name: str) -> bytes:
-    """Return the contents of a file in ``STATIC``."""
+    """Return the contents of a file in ``STATIC``, or of the style sheet."""
     return (files("dovetail.live.page") / "static" / name).read_bytes()
+
+
+@cache
+def style() -> Markup:
+    """Return the style sheet, which is in each page: a request of its own would delay it."""
+    return Markup(static("page.css").decode())
+
+
+@cache
+def style_digest() -> str:
+    """Return the digest by which a content security policy allows the style sheet."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}"
 
 
 @cache
@@ -44,7 +57,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["line"] = line
-    made.globals["states"] = [state.value for state in JobState]
+    states = [state.value for state in JobState]
+    made.globals |= {"states": states, "style": style(), "version": version()}
     return made
 
 
@@ -88,5 +102,5 @@ def page(template: str, frame: Frame, **facts: object) -> str:
     return (
         _environment()
         .get_template(template)
-        .render(frame._asdict(), user=line(frame.user, 40), version=version(), **facts)
+        .render(frame._asdict(), user=line(frame.user, 40), **facts)
     )

@@ -20,7 +20,9 @@ _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 def printed(text: str, most: int = 10_000) -> str:
     """Return a text with its control and direction characters escaped, cut to ``most``."""
-    found = "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text[: most + 1])
+    found = text[: most + 1]
+    if not found.isprintable():
+        found = "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in found)
     return found if len(found) <= most else found[: most - 1] + _ELLIPSIS
 
 

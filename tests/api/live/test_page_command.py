@@ -55,7 +55,7 @@ def test_the_page_is_for_who_has_the_link(live):
         with httpx.Client(base_url=base, timeout=LIMIT_S) as client:
             assert client.get("/").status_code == 403
             assert client.get("/enter/nonsense").status_code == 403
-            assert client.get("/static/page.css").status_code == 403
+            assert client.get("/static/page.js").status_code == 403
             entered = client.get(link)
             assert "HttpOnly" in entered.headers["set-cookie"]
             assert "SameSite=Strict" in entered.headers["set-cookie"]

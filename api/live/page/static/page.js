@@ -56,5 +56,6 @@
     if (document.hidden) { stop(); tell("", "paused"); } else start();
   });
   addEventListener("pagehide", stop);
-  if (!document.hidden) start();
+  // After the first paint, which would wait for the service to render the page for the feed.
+  requestAnimationFrame(() => setTimeout(() => { if (!document.hidden) start(); }));
 })();
