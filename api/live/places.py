@@ -34,13 +34,24 @@ class NoServiceError(DovetailError):
 
 
 def default_directory() -> Path:
-    """Return the state directory of this user's service."""
+    """Return the state directory of this user's service.
+
+    Raises
+    ------
+    InputError
+        If nothing says where this user's files are.
+    """
     if home := os.environ.get("DOVETAIL_HOME"):
         return Path(home)
     if os.getuid() == 0:
         return ROOT_DIRECTORY
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "dovetail"
+    if state := os.environ.get("XDG_STATE_HOME"):
+        return Path(state) / "dovetail"
+    try:
+        return Path.home() / ".local" / "state" / "dovetail"
+    except RuntimeError:
+        rule = f"must be set, as user {os.getuid()} has no home directory"
+        raise InputError(rule, "DOVETAIL_HOME") from None
 
 
 def default_socket(directory: Path) -> Path:

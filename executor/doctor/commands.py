@@ -39,10 +39,10 @@ def as_root(*words: object) -> str:
     return command(*words) if os.geteuid() == 0 else command("sudo", *words)
 
 
-def own_directory(path: Path, mode: str = "0700") -> str:
+def own_directory(path: Path) -> str:
     """Return the command that creates a directory of this user where only root can."""
     owner = ("-o", os.geteuid(), "-g", os.getegid())
-    return as_root("install", "-d", "-m", mode, *owner, "--", path)
+    return as_root("install", "-d", "-m", "0700", *owner, "--", path)
 
 
 def moved_away(path: Path) -> str:

@@ -97,7 +97,7 @@ def unix_socket(path: Path, service: int | None) -> Finding:
     if not os.path.lexists(path):
         above = next(one for one in path.parents if os.path.exists(one))
         if not os.access(above, os.W_OK | os.X_OK):
-            making = (own_directory(path.parent, "0755"),) if above != path.parent else ()
+            making = (own_directory(path.parent),) if above != path.parent else ()
             return broken(f"{path}: {above} cannot be written", other, *making)
         return Finding(f"{path} is free")
     if not stat.S_ISSOCK(path.lstat().st_mode):

@@ -243,19 +243,8 @@ _FOR_OTHERS: Final = (
     *("shares", "co_runners", "slowdown", "predicted", "upper", "predicted_by", "memory_mib"),
     *("memory_percent", "memory_limit_mib", "memory_used_mib", "memory_held_by", "walltime_s"),
     *("retries", "grace_s", "checkpoint_s", "stops_apart_s", "public_log", "held", "awaits"),
-    *(
-        "service",
-        "replica",
-        "replicas",
-        "ready",
-        "restarts",
-        "quick_ends",
-        "again_s",
-        "p99_s",
-        "p99_alone_s",
-    ),
-    "p99_promised_s",
-    *("estimate_s", "requeue", "energy_j", "device_s"),
+    *("service", "replica", "replicas", "ready", "restarts", "quick_ends", "again_s", "p99_s"),
+    *("p99_alone_s", "p99_promised_s", "estimate_s", "requeue", "energy_j", "device_s"),
 )
 
 

@@ -83,6 +83,16 @@ def test_where_state_is_kept(monkeypatch, tmp_path):
     assert default_socket(default_directory()) == tmp_path / "home" / "api.sock"
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    """As in a container that runs as a number."""
+    monkeypatch.setattr(os, "getuid", lambda: 54_321)
+    for name in ("HOME", "DOVETAIL_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    rule = "DOVETAIL_HOME: must be set, as user 54321 has no home directory"
+    with pytest.raises(InputError, match=f"^{rule}$"):
+        default_directory()
+
+
 def test_a_service_is_found_where_it_was_announced(monkeypatch, tmp_path):
     monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
     monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))

@@ -94,6 +94,7 @@ def test_a_directory_that_only_root_can_create_is_created_for_its_user(place):
     os.setresuid(65534, 65534, 0)
     try:
         found = service.state(inside), mps.directory(inside), service.unix_socket(inside / "s", 0)
+        assert len({one.fix for one in found}) == 1
     finally:
         os.setresuid(0, 0, 0)
     for one in found:
