@@ -212,10 +212,6 @@ WAITS: Final = Lane(256, 0)
 LOGS: Final = Lane(32, 0, streams=True)
 EVENTS: Final = Lane(128, 0)
 """Changes of pages; each part has to be read in time."""
-STRANGERS: Final = Lane(16, 256)
-"""All who have not logged in, together."""
-
-_STRANGER: Final = -1
 
 
 def lane_of(method: str, path: str, query: bytes) -> Lane:
@@ -239,7 +235,11 @@ class _NotTakenError(Exception):
 
 
 class Lanes:
-    """Answers the requests of each user lane by lane."""
+    """Answers the requests of each user lane by lane.
+
+    Who has not logged in has no lane, which others could fill: all that is open to such requests is
+    small, and their connections are limited.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -251,11 +251,13 @@ class Lanes:
             await self._app(scope, receive, send)
             return
         peer = scope["state"].get("peer")
+        if peer is None:
+            await self._taken(scope, receive, send)
+            return
         lane = lane_of(scope["method"], scope["path"], scope["query_string"])
-        place = (STRANGERS, _STRANGER) if peer is None else (lane, peer.uid)
-        async with self._place(*place) as entered:
+        async with self._place(lane, peer.uid) as entered:
             if not entered:
-                most = place[0].places + place[0].line
+                most = lane.places + lane.line
                 line = f"at most {most} such requests of a user may wait for their answers"
                 refusal = answer(Fault(kind="too_many", error=line), 429)
                 refusal.headers["retry-after"] = "1"

@@ -82,13 +82,11 @@ class Door:
             await self._app(scope, receive, send)
             return
         of_page = is_page(scope["path"])
+        safe: Send = _Safe(scope, send) if of_page else send
+        if not of_page and may_be_a_browser(scope):
+            safe = _marked(send)
         refusal = self._refusal(scope, of_page)
-        if refusal is not None:
-            await refusal(scope, receive, _Safe(scope, send) if of_page else send)
-            return
-        by_cookie = "session" in scope["state"]
-        safe = _Safe(scope, send) if of_page else _marked(send) if by_cookie else send
-        await self._app(scope, receive, safe)
+        await (self._app if refusal is None else refusal)(scope, receive, safe)
 
     def _refusal(self, scope: Scope, of_page: bool) -> Response | None:
         """Return why a request is refused; otherwise enter who asks."""
@@ -136,6 +134,12 @@ def is_address(host: str) -> bool:
     return True
 
 
+def may_be_a_browser(scope: Scope) -> bool:
+    """Return whether a request may be a browser's: over TCP, without a token."""
+    from_a_socket = "peer" in scope.get("state", {})
+    return not from_a_socket and all(name != b"authorization" for name, _ in scope["headers"])
+
+
 def is_same_origin(headers: dict[bytes, bytes]) -> bool:
     """Return whether a browser says that a request comes from a page of the same origin."""
     site = headers.get(b"sec-fetch-site")
@@ -153,7 +157,8 @@ def _marked(send: Send) -> Send:
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *HEADERS]}
+            headers = [*message["headers"], (b"cache-control", b"no-store"), *HEADERS]
+            message = {**message, "headers": headers}
         await send(message)
 
     return sent

@@ -25,6 +25,7 @@ from dovetail.live.page import parts as shown
 from dovetail.live.page.actions import ACTIONS
 from dovetail.live.page.aside import Aside
 from dovetail.live.page.feed import Feed
+from dovetail.live.page.forms import form_body
 from dovetail.live.page.parts import Filter, PageSource, PageView
 from dovetail.live.page.rendering import (
     STATIC,
@@ -37,8 +38,6 @@ from dovetail.live.page.rendering import (
 )
 from dovetail.live.page.sessions import LASTING_S, Sessions, cookie_name, set_cookie
 
-_MOST_FORM_BYTES: Final = 4096
-_FORM_S: Final = 10.0
 _MOST_WORD: Final = 100
 
 READS: Final = ["GET", "HEAD"]
@@ -184,7 +183,12 @@ async def events(request: Request, page: str = "/") -> Response:
     if not pages.feed.has_room(address, by):
         raise TooManyError("too many pages are open")
     await run_in_threadpool(pages.view, address, by)
-    return _EventStream(lambda gone: pages.feed.events(address, by, gone))
+    session = getattr(request.state, "session", None)
+
+    def logged_out() -> bool:
+        return session is not None and pages.sessions.user(session) is None
+
+    return _EventStream(lambda gone: pages.feed.events(address, by, lambda: gone() or logged_out()))
 
 
 class _EventStream(Response):
@@ -257,9 +261,8 @@ async def logout(request: Request) -> Response:
     """End the session."""
     await _form(request)
     _pages(request).sessions.end(getattr(request.state, "session", ""))
-    return RedirectResponse(
-        "/login", 303, {"set-cookie": set_cookie("", 0, cookie_name(request.scope))}
-    )
+    cookie = set_cookie("", 0, cookie_name(request.scope), _is_encrypted(request))
+    return RedirectResponse("/login", 303, {"set-cookie": cookie})
 
 
 @router.api_route("/static/{name}", methods=READS)
@@ -282,27 +285,18 @@ def _login(request: Request, line: str, status: int = 200) -> Response:
 def _entered(request: Request, secret: str) -> Response:
     # A page, not a redirect: after a link from elsewhere, the cookie would not be sent at once.
     html = page("entered.html.j2", Frame(), title="Welcome")
-    cookie = set_cookie(secret, LASTING_S, cookie_name(request.scope))
+    cookie = set_cookie(secret, LASTING_S, cookie_name(request.scope), _is_encrypted(request))
     return HTMLResponse(html, headers={"set-cookie": cookie})
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form.
+def _is_encrypted(request: Request) -> bool:
+    """Return whether the browser says that a proxy with TLS is in front."""
+    return request.headers.get("origin", "").startswith("https://")
 
-    Raises
-    ------
-    HTTPException
-        If it is too large, or does not arrive in time.
-    """
-    body = b""
-    try:
-        async with asyncio.timeout(_FORM_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > _MOST_FORM_BYTES:
-                    raise HTTPException(413, f"a form has at most {_MOST_FORM_BYTES} bytes")
-    except TimeoutError:
-        raise HTTPException(408, f"a form must arrive within {_FORM_S:g} s") from None
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form."""
+    body = await form_body(request)
     try:
         fields: dict[str, Any] = parse_qs(body.decode("latin-1"), max_num_fields=20)
     except ValueError:

@@ -98,6 +98,10 @@ def cookie_of(headers: object, name: str) -> str:
     return ""
 
 
-def set_cookie(secret: str, lasting_s: int, name: str) -> str:
-    """Return the header that gives a browser a cookie; with 0 s, that takes it back."""
-    return f"{name}={secret}; Max-Age={lasting_s}; Path=/; HttpOnly; SameSite=Strict"
+def set_cookie(secret: str, lasting_s: int, name: str, encrypted: bool = False) -> str:
+    """Return the header that gives a browser a cookie; with 0 s, that takes it back.
+
+    A browser whose connection is ``encrypted`` never sends it over one that is not.
+    """
+    secure = "; Secure" if encrypted else ""
+    return f"{name}={secret}; Max-Age={lasting_s}; Path=/; HttpOnly; SameSite=Strict{secure}"

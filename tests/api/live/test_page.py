@@ -10,7 +10,8 @@ import re
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import product
 
 import httpx
 import pytest
@@ -213,6 +214,74 @@ def test_a_token_may_also_be_in_the_header(live):
     assert httpx.get(f"{live.url}/", headers=bearer).status_code == 200
     wrong = {"Authorization": "Bearer nonsense"}
     assert httpx.get(f"{live.url}/", headers=wrong).status_code == 401
+
+
+def test_every_answer_to_a_browser_is_safe(live):
+    paths = ("/", "/login", "/static/none", "/jobs/", "/v1/jobs", "/nothing")
+    for user, host in product((None, ME), ("127.0.0.1", "evil.example")):
+        with browser(live, user) as client:
+            for path in paths:
+                answer = client.get(path, headers={"Host": host})
+                assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert answer.headers["cache-control"] == "no-store"
+
+
+def test_programs_get_no_headers_for_browsers(live):
+    with local(live) as client:
+        assert "content-security-policy" not in client.get("/v1/service").headers
+    bearer = {"Authorization": f"Bearer {TOKENS[OTHER]}"}
+    assert "content-security-policy" not in httpx.get(f"{live.url}/v1/jobs", headers=bearer).headers
+
+
+def test_a_session_behind_tls_is_never_sent_without(live):
+    for scheme in ("http", "https"):
+        origin = {"Origin": f"{scheme}://{live.url.partition('://')[2]}"}
+        answer = httpx.post(f"{live.url}/login", data={"token": TOKENS[ME]}, headers=origin)
+        assert answer.status_code == 200
+        assert answer.headers["set-cookie"].endswith("; Secure") == (scheme == "https")
+
+
+def unfinished_login(live):
+    """Return a connection with the beginning of a form to log in."""
+    host, port = live.url.removeprefix("http://").split(":")
+    raw = socket.create_connection((host, int(port)))
+    head = f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nSec-Fetch-Site: same-origin\r\n"
+    raw.sendall(f"{head}Content-Length: 100\r\n\r\ntoken=".encode())
+    return raw
+
+
+def test_unfinished_forms_do_not_keep_users_from_logging_in(live):
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(unfinished_login(live))
+        with browser(live, ME) as client:
+            assert client.get("/jobs").status_code == 200
+
+
+def test_a_form_that_breaks_off_is_no_fault_of_the_service(live, caplog):
+    for _ in range(3):
+        unfinished_login(live).close()
+    with browser(live, ME) as client:
+        assert client.get("/").status_code == 200
+    assert "ClientDisconnect" not in caplog.text
+
+
+def test_the_end_of_a_session_ends_its_events(live):
+    with browser(live, ME) as client, browser(live, ME) as other:
+        params, feed = {"page": "/"}, live_feed(live)
+        with (
+            client.stream("GET", "/events", params=params) as ending,
+            other.stream("GET", "/events", params=params) as staying,
+        ):
+            lines = [each.iter_lines() for each in (ending, staying)]
+            assert [next(each) for each in lines] == ["retry: 2000"] * 2
+            # Events that somebody has begun to read with a copied cookie end, too.
+            cookies = dict(client.cookies)
+            httpx.post(f"{live.url}/logout", headers=here(live), cookies=cookies)
+            wait_until(lambda: feed._viewers == 1)
+            assert any("parts" in line for line in lines[1])
+        wait_until(lambda: feed._viewers == 0)
 
 
 def test_a_session_ends_by_itself_and_their_number_is_bounded():
