@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from dovetail.instances.errors import InputError
 from dovetail.live.http.connections import Connection, ConnectionLimits
@@ -84,23 +85,7 @@ def serving(answering: FastAPI, where: Listening, ready: threading.Event) -> Ite
 def _running(
     answering: FastAPI, sockets: list[socket.socket], ready: threading.Event
 ) -> Iterator[None]:
-    # Malformed requests of clients do not belong in the service's own log.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    limits = ConnectionLimits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    server = _Server(
-        uvicorn.Config(
-            answering,
-            http=partial(Connection, limits),  # type: ignore[arg-type]  # is called
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=_AT_ONCE,
-            timeout_graceful_shutdown=_PATIENCE_S,
-        )
-    )
+    server = Server(answering)
 
     def answer() -> None:
         ready.wait()
@@ -118,8 +103,33 @@ def _running(
         thread.join()
 
 
-class _Server(uvicorn.Server):
-    """Accepts few connections at once, and lets many wait."""
+class Server(uvicorn.Server):
+    """A server of limited connections; it accepts few at once, and lets many wait.
+
+    Parameters
+    ----------
+    answering : ASGIApp
+        What answers the requests.
+    """
+
+    def __init__(self, answering: ASGIApp) -> None:
+        # Malformed requests of clients do not belong in the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        limits = ConnectionLimits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        super().__init__(
+            uvicorn.Config(
+                answering,
+                http=partial(Connection, limits),  # type: ignore[arg-type]  # is called
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=_AT_ONCE,
+                timeout_graceful_shutdown=_PATIENCE_S,
+            )
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""

@@ -62,7 +62,7 @@ def page(options: Namespace) -> int:
 
 
 def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
-    from dovetail.live.page.forwarding import ADDRESS, Forwarding, listening, server
+    from dovetail.live.page.forwarding import ADDRESS, Forwarding, QuietServer, listening
     from dovetail.live.places import NoServiceError
     from dovetail.live.printing import tell
     from dovetail.live.serving import ended_by_signals
@@ -80,7 +80,7 @@ def _serve(options: Namespace, service: Path, name: str, client: type) -> None:
     with socket:
         port = socket.getsockname()[1]
         answering = Forwarding(service, port)
-        running = server(answering)
+        running = QuietServer(answering)
 
         def stop() -> None:
             answering.ending = running.should_exit = True

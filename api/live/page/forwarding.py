@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import secrets
 import socket
 from asyncio import FIRST_COMPLETED
@@ -17,22 +18,28 @@ from pathlib import Path
 from typing import Final
 
 import h11
-import uvicorn
 from fastapi.responses import HTMLResponse, Response
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from dovetail.live.http.server import Server
 from dovetail.live.page.door import HEADERS, error_page, host_name, is_page, is_same_origin
+from dovetail.live.page.forms import form_body
 from dovetail.live.page.rendering import Frame, page
 from dovetail.live.page.sessions import LASTING_S, cookie_of, set_cookie
 
 ADDRESS: Final = "127.0.0.1"
 _NAMES: Final = (ADDRESS, "localhost")
+_ENTER: Final = "/enter/"
 _CHUNK_BYTES: Final = 1 << 16
 _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 0.3
 _DROPPED: Final = frozenset(
-    {b"connection", b"cookie", b"keep-alive", b"transfer-encoding", b"upgrade", b"authorization"}
+    {
+        *(b"connection", b"cookie", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade"),
+        *(b"authorization", b"content-length"),
+    }
 )
 _HOP: Final = frozenset({b"connection", b"date", b"keep-alive", b"transfer-encoding"})
 
@@ -70,11 +77,13 @@ class Forwarding:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            refusal.raw_headers.extend([*HEADERS, (b"cache-control", b"no-store")])
-            await refusal(scope, receive, send)
-            return
+        made = self._refusal(scope) or await self._forwarded(scope, receive, send)
+        if made is not None:
+            made.raw_headers.extend([*HEADERS, (b"cache-control", b"no-store")])
+            await made(scope, receive, send)
+
+    async def _forwarded(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """Forward a request; return the answer if the service gives none."""
         started = False
 
         async def sent(message: Message) -> None:
@@ -84,30 +93,48 @@ class Forwarding:
 
         try:
             await self._forward(scope, receive, sent)
-        except (OSError, h11.ProtocolError, TimeoutError):
+        except HTTPException as error:
+            return error_page(error.status_code, error.detail)
+        except (OSError, h11.ProtocolError):
             if not started:
-                lost = error_page(502, f"no service answers at {self._service}")
-                await lost(scope, receive, send)
+                return error_page(502, f"no service answers at {self._service}")
+            # The browser must not take what it has for the whole answer.
+            scope["state"]["disconnect"]()
+            await asyncio.sleep(0)
+        return None
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the answer to a request that is not forwarded."""
+        stranger = self._stranger(scope)
+        if stranger is not None:
+            return stranger
+        # From now on, its connection is one of the user's.
+        if not scope["state"]["recognised"](os.geteuid()):
+            return error_page(503, "too many connections")
         headers, path = dict(scope["headers"]), scope["path"]
-        if host_name(headers.get(b"host", b"").decode("latin-1")) not in _NAMES:
-            return error_page(403, "this server is on one's own machine only")
-        if path.startswith("/enter/"):
-            given = path.removeprefix("/enter/").encode(errors="replace")
-            if not hmac.compare_digest(given, self._secret.encode()):
-                return error_page(403, "this is not the link that dovetail page printed")
+        if path.startswith(_ENTER):
             html = page("entered.html.j2", Frame(), title="Welcome")
             cookie = set_cookie(self._cookie, LASTING_S, self._name)
             return HTMLResponse(html, headers={"set-cookie": cookie})
-        shown = cookie_of(scope["headers"], self._name).encode(errors="replace")
-        if not hmac.compare_digest(shown, self._cookie.encode()):
-            return error_page(403, "open the link that dovetail page printed")
         if not is_page(path):
             return error_page(404, "there is no such page")
         if scope["method"] not in ("GET", "HEAD") and not is_same_origin(headers):
             return error_page(403, "a change must come from a page of this service")
+        return None
+
+    def _stranger(self, scope: Scope) -> Response | None:
+        """Return the answer to a request without the link's secret, or under another name."""
+        headers, path = dict(scope["headers"]), scope["path"]
+        if host_name(headers.get(b"host", b"").decode("latin-1")) not in _NAMES:
+            return error_page(403, "this server is on one's own machine only")
+        if path.startswith(_ENTER):
+            given = path.removeprefix(_ENTER).encode(errors="replace")
+            if not hmac.compare_digest(given, self._secret.encode()):
+                return error_page(403, "this is not the link that dovetail page printed")
+            return None
+        shown = cookie_of(scope["headers"], self._name).encode(errors="replace")
+        if not hmac.compare_digest(shown, self._cookie.encode()):
+            return error_page(403, "open the link that dovetail page printed")
         return None
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,8 +142,8 @@ class Forwarding:
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         headers = [each for each in scope["headers"] if each[0] not in _DROPPED]
-        body = b"" if scope["method"] in ("GET", "HEAD") else await Request(scope, receive).body()
-        headers = [each for each in headers if each[0] != b"content-length"]
+        reads = scope["method"] in ("GET", "HEAD")
+        body = b"" if reads else await form_body(Request(scope, receive))
         if body:
             headers.append((b"content-length", str(len(body)).encode()))
         async with self._connected() as (reader, writer):
@@ -190,29 +217,13 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-class _QuietServer(uvicorn.Server):
-    """A server that leaves signals to its caller."""
+class QuietServer(Server):
+    """A server that leaves signals to its caller; ``run`` takes its listening sockets."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Capture none."""
         yield
-
-
-def server(answering: Forwarding) -> uvicorn.Server:
-    """Return the server of a page; ``run`` takes its listening sockets."""
-    config = uvicorn.Config(
-        answering,
-        ws="none",
-        loop="asyncio",
-        http="h11",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    return _QuietServer(config)
 
 
 def listening(port: int) -> socket.socket:

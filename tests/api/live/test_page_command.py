@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -12,20 +13,22 @@ import subprocess
 import sys
 import tempfile
 import webbrowser
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from dovetail.live.page.command import opened
-from tests.api.live.services import job, served
+from tests.api.live.services import job, limited, served
 from tests.executor.waiting import LIMIT_S, wait_until
+
+DESCRIPTORS = 256
 
 
 @contextmanager
-def paged(service, *options, env=None):
-    """Run ``dovetail page``; yield its process and its link."""
+def paged(service, *options, env=None, before=None):
+    """Run ``dovetail page``; yield its process and its link. ``before`` is called in it first."""
     command = [sys.executable, "-m", "dovetail", "page", *options]
     named = {} if service is None else {"DOVETAIL_SERVICE": str(service)}
     with subprocess.Popen(
@@ -34,6 +37,7 @@ def paged(service, *options, env=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=before,
     ) as process:
         try:
             yield process, process.stdout.readline().strip().rpartition(" ")[2]
@@ -82,7 +86,7 @@ def test_a_page_outlives_its_service_and_says_so(short_path):
     options = ("--pool", "simulated:library:lab", "--listen", "127.0.0.1:0")
     with (
         served(short_path, *options) as (service, _),
-        paged(short_path / "api.sock") as (_, link),
+        paged(short_path / "api.sock") as (page, link),
     ):
         # Nobody looks at this output, so that no link to log in is left in it.
         line = service.stdout.readline()
@@ -96,6 +100,18 @@ def test_a_page_outlives_its_service_and_says_so(short_path):
             answer = client.get("/")
             assert answer.status_code == 502
             assert "no service answers at" in answer.text
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            (short_path / "gone.sock").rename(short_path / "api.sock")
+            with client.stream("GET", "/events", params={"page": "/"}) as events:
+                lines = events.iter_lines()
+                assert next(lines) == "retry: 2000"
+                service.kill()
+                # What has broken off is not taken for the whole.
+                with pytest.raises(httpx.RemoteProtocolError):
+                    list(lines)
+            page.send_signal(signal.SIGINT)
+            assert page.wait(timeout=LIMIT_S) == 0
+            assert page.stderr.read() == ""
 
 
 def test_it_ends_without_a_word_while_a_page_is_looked_at(live):
@@ -108,6 +124,31 @@ def test_it_ends_without_a_word_while_a_page_is_looked_at(live):
                 assert next(lines) == "retry: 2000"
                 process.send_signal(signal.SIGINT)
                 list(lines)
+        assert process.wait(timeout=LIMIT_S) == 0
+        assert process.stderr.read() == ""
+
+
+def test_others_cannot_occupy_a_page_or_write_to_its_terminal(live):
+    few = limited(resource.RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS)
+    with paged(live.socket, before=few) as (process, link), ExitStack() as stack:
+        address = ("127.0.0.1", int(link.split(":")[2].partition("/")[0]))
+        others = [stack.enter_context(socket.create_connection(address)) for _ in range(400)]
+        with httpx.Client(base_url=link.partition("/enter/")[0], timeout=LIMIT_S) as client:
+            assert client.get(link).status_code == 200
+            for raw in others[-20:]:
+                with suppress(OSError):
+                    raw.sendall(b"nonsense\r\n\r\n")
+            assert client.get("/jobs").status_code == 200
+            cookies = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+        head = f"POST /jobs/j1/hold HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookies}\r\n"
+        head += "Sec-Fetch-Site: same-origin\r\n"
+        with socket.create_connection(address) as mine:
+            mine.sendall(f"{head}Content-Length: 9\r\n\r\nbroken".encode())
+        with socket.create_connection(address) as mine:
+            mine.settimeout(LIMIT_S)
+            mine.sendall(f"{head}Content-Length: 99999\r\n\r\n{'x' * 9000}".encode())
+            assert mine.recv(100).startswith(b"HTTP/1.1 413")
+        process.send_signal(signal.SIGINT)
         assert process.wait(timeout=LIMIT_S) == 0
         assert process.stderr.read() == ""
 
