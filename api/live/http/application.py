@@ -143,7 +143,7 @@ MEANINGS: Final = (
 @_router.get("/service")
 def service(request: Request) -> ServiceView:
     """Return the service and its devices."""
-    return _api(request).service()
+    return _api(request).service(_asker(request))
 
 
 @_router.get("/jobs", response_model=list[JobView])
@@ -317,8 +317,8 @@ def plan(request: Request) -> Response:
 
 def _metrics(request: Request) -> Response:
     """Return figures for Prometheus."""
-    api = _api(request)
-    views = api.service(), api.holding(_asker(request)), api.statistics()
+    api, by = _api(request), _asker(request)
+    views = api.service(by), api.holding(by), api.statistics()
     body, kind = exposition(*views, request.headers.get("accept", ""))
     return Response(body, headers={"content-type": kind})
 

@@ -174,7 +174,7 @@ def _done(job: JobView, part: float | None) -> str:
 def overview(source: PageSource) -> PageView:
     """Return what is going on: troubles, devices, my jobs, the jobs of others, the service."""
     api, by = source.api, source.by
-    service = api.service()
+    service = api.service(by)
     held = list(api.holding(by))
     waiting = [
         job
@@ -431,7 +431,7 @@ class Filter(NamedTuple):
 def jobs(source: PageSource, asked: Filter) -> PageView:
     """Return the jobs that a filter selects, page by page."""
     found, older = _found(source, asked)
-    now_s = source.api.service().now_s
+    now_s = source.api.service(source.by).now_s
     facts = {
         "rows": [job_row(job, now_s) for job in reversed(found)],
         "older": asked._replace(before=older).address if older else "",
@@ -471,7 +471,7 @@ def job(source: PageSource, name: str) -> PageView:
     """Return everything about a job."""
     api, by = source.api, source.by
     seen = api.job(name, by)
-    service = api.service()
+    service = api.service(by)
     now_s = service.now_s
     row = job_row(seen, now_s)
     parts = [
@@ -662,7 +662,7 @@ def _facts(job: JobView) -> Iterator[tuple[str, str]]:
 
 def gpu(source: PageSource, name: str) -> PageView:
     """Return everything about a device: who runs there, at which split, at what cost."""
-    service = source.api.service()
+    service = source.api.service(source.by)
     found = next((device for device in service.devices if device.id == name), None)
     if found is None:
         raise UnknownDeviceError(f"no device {words.line(name, 60)!r}")
@@ -688,7 +688,7 @@ class UnknownDeviceError(UnknownJobError):
 
 def gpus(source: PageSource) -> PageView:
     """Return all devices, by node, as a table."""
-    service = source.api.service()
+    service = source.api.service(source.by)
     rows = [device_box(device, ()) for device in service.devices[:1000]]
     facts = {"rows": rows, "more": max(len(service.devices) - 1000, 0)}
     return PageView("GPUs", "/gpus", (PagePart("devices", "devices.html.j2", facts),))
@@ -728,7 +728,7 @@ def plan(source: PageSource) -> PageView:
         _LOG.exception("the plan for the next hour is not worked out")
         facts["failed"] = type(error).__name__
     if isinstance(made, HourAhead):
-        facts |= {"ready": True, **_hour(made, api.service())}
+        facts |= {"ready": True, **_hour(made, api.service(by))}
     return PageView("The next hour", "/plan", (PagePart("hour", "plan.html.j2", facts),))
 
 

@@ -248,6 +248,10 @@ _FOR_OTHERS: Final = (
 )
 
 
+_FOR_ADMINISTRATORS: Final = "something is wrong, and administrators see what"
+"""The trouble of a private service, as other users see it."""
+
+
 def for_others(job: JobView) -> JobView:
     """Return the view of a job for other users of a private service.
 
@@ -577,13 +581,17 @@ class ServiceApi:
 
     # Views.
 
-    def service(self) -> ServiceView:
-        """Return the view of the service and its devices."""
+    def service(self, by: Owner | None = None) -> ServiceView:
+        """Return the view of the service and its devices.
+
+        Troubles may name workloads, such as a pair whose slowdowns drift.
+        """
         live, machine = self._live, self._machine
         pool, awaited = live.pool, awaited_text(live.pool)
         with self._lock:
             states = Counter(map(attrgetter("state"), machine.jobs.values()))
             troubles = (*live.troubles.texts, *(part.trouble for part in self._troubled))
+            trouble = "; ".join(filter(None, troubles))
             view = ServiceView(
                 pool=pool.name,
                 notice="; ".join(filter(None, [pool.notice, awaited])),
@@ -596,7 +604,7 @@ class ServiceApi:
                 sequence=machine.sequence,
                 jobs={state.value: count for state, count in states.items()},
                 dry_run=live.dry_run,
-                trouble="; ".join(filter(None, troubles)),
+                trouble=_FOR_ADMINISTRATORS if trouble and self._audience(by) else trouble,
                 devices=device_views(live),
             )
             return self._rounds.noted(view)

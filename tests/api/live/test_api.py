@@ -338,6 +338,20 @@ def test_others_see_nothing_of_what_jobs_of_a_private_service_are(short_path):
         assert live.other.job(own).command == live.client.job(own).command == ("mine",)
 
 
+def test_a_private_service_tells_what_is_wrong_to_administrators_only(short_path):
+    drift = "ann/secret with ben/bert on SimGPU drifts"
+    with service_here(short_path, short_path / "api.sock", private=True) as live:
+        assert live.other.service().trouble == ""
+        live.service.live.troubles.report("a pair", DovetailError(drift))
+        assert live.mine.service().trouble == drift
+        assert live.other.service().trouble == "something is wrong, and administrators see what"
+        with live_http(live, OTHER) as http:
+            assert "something is wrong" in http.get("/").text
+            for path in ("/", "/plan", "/gpus", "/metrics", "/v1/service"):
+                assert "secret" not in http.get(path).text
+            assert "dovetail_in_trouble 1.0" in http.get("/metrics").text
+
+
 def live_http(live, user):
     return httpx.Client(base_url=live.url, headers={"Authorization": f"Bearer {TOKENS[user]}"})
 
