@@ -1,10 +1,11 @@
 """Changes of pages as server-sent events: one watcher for all viewers.
 
 A page is rendered once for all its viewers of one user: soon after an event, but at most once a
-second, and every two seconds for what is measured. Only what has changed is sent. Rendering has a
-budget of ``BUDGET`` of a core, of which all users who look have equal parts, and users take turns:
-a user with many or large pages sees them less often, others do not. A viewer that falls behind gets
-the newest state of each part, not those between.
+second, and every two seconds for what is measured. Only what has changed is sent, encoded once for
+all who lack the same: rows (``tr``, ``li`` and ``article`` with an id) of a part in which all else
+is the same, otherwise whole parts. Rendering has a budget of ``BUDGET`` of a core, of which all
+users who look have equal parts, and users take turns: a user with many or large pages sees them
+less often, others do not. A viewer that falls behind gets the newest state, not those between.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -52,11 +54,62 @@ Key = tuple[str, int]
 """A page's address, and the number of the user who sees it."""
 
 
+_ROW: Final = re.compile(r'<(tr|li|article) id="([^"]+)"[^>]*>(.*?)</\1>', re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rendered:
+    """A page's parts as they were rendered once."""
+
+    parts: Parts
+
+    def since(self, before: _Rendered) -> Parts:
+        """Return the HTML by which it differs from another: of rows if possible, else of parts."""
+        found: dict[str, str] = {}
+        for name, html in self.parts.items():
+            if (earlier := before.parts.get(name)) is None:
+                found[name] = html
+            elif earlier != html:
+                found |= _changed(name, earlier, html)
+        return found
+
+    def event(self, before: _Rendered, news: str) -> bytes:
+        """Return the event for a viewer who shows another rendering.
+
+        ``names`` lists the parts in their order if they are others than before.
+        """
+        said: dict[str, object] = {"parts": self.since(before), "news": news}
+        if [*self.parts] != [*before.parts]:
+            said["names"] = [*self.parts]
+        text = json.dumps(said, separators=(",", ":"))
+        return b"event: parts\ndata: " + text.encode() + b"\n\n"
+
+
+_BLANK: Final = _Rendered({})
+
+
+def _changed(name: str, before: str, now: str) -> Parts:
+    """Return the rows of a part that have changed, if nothing else has; otherwise the part."""
+    (frame, rows), (frame_before, rows_before) = _split(now), _split(before)
+    if frame != frame_before:
+        return {name: now}
+    return {row: html for row, html in rows.items() if rows_before[row] != html}
+
+
+def _split(html: str) -> tuple[str, Parts]:
+    """Return a part without the contents of its rows, and these by their ids."""
+    found = [*_ROW.finditer(html)]
+    rows = {row[2]: row[3] for row in found}
+    if len(rows) < len(found):
+        return html, {}
+    return _ROW.sub(lambda row: row[0][: row.start(3) - row.start()], html), rows
+
+
 @dataclass
 class _Viewer:
-    """What a viewer has not been sent yet."""
+    """What a viewer shows, and the news that it has not been sent yet."""
 
-    due: dict[str, str] = field(default_factory=dict)
+    shows: _Rendered = _BLANK
     news: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     gone: str = ""
@@ -74,9 +127,18 @@ class _Watched:
     number: int | None = None
     from_s: float = 0.0
     quiet_s: float = 0.0
-    parts: Parts = field(default_factory=dict)
+    now: _Rendered = _BLANK
     states: dict[str, str] = field(default_factory=dict)
     viewers: list[_Viewer] = field(default_factory=list)
+    events: dict[tuple[_Rendered, str], bytes] = field(default_factory=dict)
+
+    def event(self, viewer: _Viewer) -> bytes:
+        """Return what a viewer lacks, which it shows from now on."""
+        lacks = viewer.shows, viewer.news
+        viewer.shows, viewer.news = self.now, ""
+        if lacks not in self.events:
+            self.events[lacks] = self.now.event(*lacks)
+        return self.events[lacks]
 
 
 class Feed:
@@ -122,8 +184,7 @@ class Feed:
         key = address, user.uid
         watched = self._watched.setdefault(key, _Watched(user))
         watched.viewers.append(viewer)
-        viewer.due.update(watched.parts)
-        if viewer.due:
+        if watched.now is not _BLANK:
             viewer.ready.set()
         self._viewers += 1
         try:
@@ -140,9 +201,7 @@ class Feed:
                         beat_s = time.monotonic() + BEAT_S
                     continue
                 viewer.ready.clear()
-                due, viewer.due, news, viewer.news = viewer.due, {}, viewer.news, ""
-                text = json.dumps({"parts": due, "news": news}, separators=(",", ":"))
-                yield b"event: parts\ndata: " + text.encode() + b"\n\n"
+                yield watched.event(viewer)
                 beat_s = time.monotonic() + BEAT_S
         finally:
             self._viewers -= 1
@@ -205,11 +264,13 @@ class Feed:
             _LOG.exception("the page %s is not rendered", key[0])
             self._send_away(watched, "failed")
             return 0.0
-        changed = {name: html for name, html in parts.items() if watched.parts.get(name) != html}
         news = _news(watched.states, states)
-        watched.parts, watched.states = parts, states
+        changed = parts != watched.now.parts
+        if changed:
+            watched.now = _Rendered(parts)
+            watched.events.clear()
+        watched.states = states
         for viewer in watched.viewers if changed or news else ():
-            viewer.due.update(changed)
             viewer.news = ", ".join(filter(None, (viewer.news, news)))
             viewer.ready.set()
         return took_s

@@ -142,7 +142,7 @@ def job_row(job: JobView, now_s: float) -> JobRow:
         job=job,
         name=words.name_of(job),
         state=state_text(job),
-        lasted=lasting(now_s - job.since_s),
+        lasted=words.so_far(now_s - job.since_s),
         where=words.places_of(job) if job.state in HOLDING else "",
         beside=words.others_of(job),
         promise=promise_row(job),
@@ -289,7 +289,7 @@ def _concerns(
             said = "its service does not answer the probe"
             yield Concern("warn", said, f"/jobs/{job.id}", job.id)
     for job in reversed(failed):
-        ago = lasting(service.now_s - job.since_s)
+        ago = words.so_far(service.now_s - job.since_s)
         yield Concern("warn", f"failed {ago} ago: {words.line(job.why)}", f"/jobs/{job.id}", job.id)
     if service.dry_run:
         yield Concern("warn", "a dry run: it accepts jobs and starts none", "", "service")
@@ -402,7 +402,7 @@ def _service(service: ServiceView) -> Iterator[tuple[str, str]]:
         yield "last decision", f"{seconds(service.decide_s)}{gap}"
     if service.evidence is not None:
         yield "SM shares", words.line(service.evidence.text)
-    yield "up for", lasting(service.now_s - service.started_s)
+    yield "up for", words.so_far(service.now_s - service.started_s)
     yield "version", service.version
 
 

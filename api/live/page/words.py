@@ -97,3 +97,8 @@ def hour(at_s: float) -> str:
 def about(time_s: float) -> str:
     """Return an expected time, in minutes if it is long."""
     return "under a minute" if time_s < 60 else lasting(60 * round(time_s / 60))
+
+
+def so_far(time_s: float) -> str:
+    """Return a time that goes on: in whole minutes from one on, as each new text is sent."""
+    return lasting(time_s if time_s < 60 else time_s // 60 * 60)

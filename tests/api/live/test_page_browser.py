@@ -74,6 +74,22 @@ def test_an_event_reaches_the_page_and_keeps_what_a_reader_does(live, tab):
     wait_until(lambda: live.client.job("j1").state.value == "cancelled")
 
 
+def test_a_job_that_starts_shows_its_promise_and_place_without_a_reload(live, tab):
+    live.client.submit([job(command=["train", "work_s=600"])])
+    live.client.submit([{**job(command=["train", "work_s=600"]), "after_any": ["j1"]}])
+    log_in(tab, live)
+    tab.goto(live.url + "/jobs/j2")
+    tab.until("document.getElementById('live').textContent === 'live'")
+    sections = "[...document.querySelectorAll('main > section')].map(e => e.id).join()"
+    assert tab.value(sections) == "state,explanation,log,history,facts"
+    tab.value("document.body.marked = 1")
+    live.client.cancel("j1", 0.0)
+    tab.until(f"{sections} === 'state,promise,where,log,history,facts'")
+    tab.until("document.getElementById('where').textContent.includes('Where it runs')")
+    tab.until("document.getElementById('promise').textContent.includes('gSLA')")
+    assert tab.value("document.body.marked") == 1
+
+
 def test_a_lost_connection_is_said_and_mended(short_path, tab):
     with service_here(short_path, short_path / "api.sock") as live:
         live.client.submit([job(command=["train", "work_s=600"])])

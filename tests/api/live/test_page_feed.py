@@ -1,14 +1,16 @@
-"""The turns of users whose pages are rendered for viewers."""
+"""What is sent to viewers, and the turns of users whose pages are rendered for them."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import time
 from contextlib import aclosing
 
 from dovetail.executor.jobs.specs import Owner
 from dovetail.live.page import feed as feeds
-from dovetail.live.page.feed import MOST_PAGES, Feed
+from dovetail.live.page.feed import MOST_PAGES, Feed, _Rendered
 
 ANN, BEN = (Owner(name=name, uid=uid, gid=uid) for name, uid in (("ann", 1001), ("ben", 1002)))
 
@@ -25,6 +27,61 @@ async def look(feed, address, user, until):
     async with aclosing(feed.events(address, user, until)) as events:
         async for _ in events:
             pass
+
+
+def table(*rows, more=""):
+    """Return a part with rows."""
+    return "<table>" + "".join(f'<tr id="{id}"><td>{t}</td></tr>' for id, t in rows) + more
+
+
+def test_only_rows_that_changed_are_sent_and_parts_if_more_has():
+    one, two = ("j1", "a"), ("j2", "b")
+    first = {"mine": table(one, two), "gpus": '<article id="gpu-0" class="gpu">x</article>'}
+    pages = [
+        first,
+        first | {"mine": table(one, ("j2", "c"))},
+        first | {"mine": table(("j2", "c"), one)},
+        first | {"mine": table(("j2", "c"), one, more="1 more")},
+        first | {"gpus": '<article id="gpu-0" class="gpu off">x</article>'},
+        # A job that is shown twice, as it ended meanwhile.
+        {"mine": table(one, one), "state": ""},
+        {"mine": table(one, ("j1", "d")), "state": ""},
+    ]
+    shown = [_Rendered(each) for each in ({}, *pages)]
+    events = [now.event(before, "") for before, now in itertools.pairwise(shown)]
+    found = [json.loads(event.partition(b"data: ")[2]) for event in events]
+    assert found[0] == {"parts": first, "news": "", "names": ["mine", "gpus"]}
+    assert [each["parts"] for each in found[1:]] == [
+        {"j2": "<td>c</td>"},
+        {"mine": pages[2]["mine"]},
+        {"mine": pages[3]["mine"]},
+        {"mine": pages[4]["mine"], "gpus": pages[4]["gpus"]},
+        {"mine": pages[5]["mine"], "state": ""},
+        {"mine": pages[6]["mine"]},
+    ]
+    assert [each.get("names") for each in found[1:]] == [None] * 4 + [["mine", "state"], None]
+
+
+def test_what_many_viewers_lack_is_encoded_once(monkeypatch):
+    dumped = []
+    real = json.dumps
+    monkeypatch.setattr(feeds.json, "dumps", lambda *a, **k: dumped.append(1) or real(*a, **k))
+    feed = Feed(lambda *_: {"main": "x"}, lambda _: {}, lambda: 0, lambda: False)
+    taken = []
+
+    async def one():
+        async with aclosing(feed.events("/", ANN, lambda: False)) as events:
+            async for event in events:
+                if event.startswith(b"event: parts\n"):
+                    taken.append(event)
+                    return
+
+    async def all_look():
+        await asyncio.gather(*(one() for _ in range(20)))
+
+    asyncio.run(asyncio.wait_for(all_look(), 60))
+    assert len(taken) == 20
+    assert len({*taken}) == len(dumped) == 1
 
 
 def rendered_for(watched, until_ben_has):

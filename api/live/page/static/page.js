@@ -24,14 +24,26 @@
   };
   const kept = (element, name) => name === "open" && element.nodeName === "DETAILS";
 
+  // Leaves the parts of these names, in their order; new ones are empty.
+  const arrange = names => {
+    const main = document.getElementById("main");
+    for (const part of main.querySelectorAll(":scope > section")) if (!names.includes(part.id)) part.remove();
+    let at = main.firstElementChild;
+    for (const name of names) {
+      const part = document.getElementById(name) || Object.assign(document.createElement("section"), {id: name});
+      if (at.nextElementSibling !== part) at.after(part);
+      at = part;
+    }
+  };
+
   const show = event => {
-    const {parts, news} = JSON.parse(event.data);
+    const {parts, news, names} = JSON.parse(event.data);
+    if (names) arrange(names);
     for (const [name, html] of Object.entries(parts)) {
       const part = document.getElementById(name);
       if (!part) continue;
       if (part.contains(document.activeElement) && /^(INPUT|SELECT)$/.test(document.activeElement.nodeName)) continue;
-      const next = document.createElement("section");
-      next.id = name;
+      const next = part.cloneNode(false);
       next.innerHTML = html;
       like(part, next);
     }
