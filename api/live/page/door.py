@@ -196,9 +196,7 @@ class _Safe:
     async def _send_error(self, started: Message) -> None:
         status = started["status"]
         made = error_page(status, _line_of(self._body))
-        mine = [
-            (k, v) for k, v in started["headers"] if k.lower() in (b"retry-after", b"connection")
-        ]
+        mine = [(k, v) for k, v in started["headers"] if k.lower() in _KEPT]
         headers = [*made.raw_headers, *mine, (b"cache-control", b"no-store"), *HEADERS]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         body = b"" if self._scope["method"] == "HEAD" else made.body
