@@ -19,13 +19,10 @@ from typing import Final
 
 import h11
 from fastapi.responses import HTMLResponse, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from dovetail.live.http.server import Server
 from dovetail.live.page.door import HEADERS, error_page, host_name, is_page, is_same_origin
-from dovetail.live.page.forms import form_body
 from dovetail.live.page.rendering import Frame, page
 from dovetail.live.page.sessions import LASTING_S, cookie_of, set_cookie
 
@@ -93,8 +90,6 @@ class Forwarding:
 
         try:
             await self._forward(scope, receive, sent)
-        except HTTPException as error:
-            return error_page(error.status_code, error.detail)
         except (OSError, h11.ProtocolError):
             if not started:
                 return error_page(502, f"no service answers at {self._service}")
@@ -138,14 +133,11 @@ class Forwarding:
         return None
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request without its body: the forms of pages have no fields."""
         target = scope["raw_path"]
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         headers = [each for each in scope["headers"] if each[0] not in _DROPPED]
-        reads = scope["method"] in ("GET", "HEAD")
-        body = b"" if reads else await form_body(Request(scope, receive))
-        if body:
-            headers.append((b"content-length", str(len(body)).encode()))
         async with self._connected() as (reader, writer):
             talk = h11.Connection(h11.CLIENT)
             request = h11.Request(
@@ -153,7 +145,7 @@ class Forwarding:
                 target=target,
                 headers=[*headers, (b"connection", b"close")],
             )
-            for event in (request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()):
+            for event in (request, h11.EndOfMessage()):
                 writer.write(talk.send(event) or b"")
             await writer.drain()
             gone = asyncio.create_task(_gone(receive))

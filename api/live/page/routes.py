@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
@@ -12,6 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from dovetail.executor.jobs.specs import Owner
@@ -25,7 +27,6 @@ from dovetail.live.page import parts as shown
 from dovetail.live.page.actions import ACTIONS
 from dovetail.live.page.aside import Aside
 from dovetail.live.page.feed import Feed
-from dovetail.live.page.forms import form_body
 from dovetail.live.page.parts import Filter, PageSource, PageView
 from dovetail.live.page.rendering import (
     STATIC,
@@ -38,6 +39,8 @@ from dovetail.live.page.rendering import (
 )
 from dovetail.live.page.sessions import LASTING_S, Sessions, cookie_name, set_cookie
 
+_MOST_FORM_BYTES: Final = 4096
+_FORM_S: Final = 10.0
 _MOST_WORD: Final = 100
 
 READS: Final = ["GET", "HEAD"]
@@ -58,6 +61,12 @@ class Pages:
         With which users log in.
     ending : callable
         Returns whether the service ends.
+
+    Attributes
+    ----------
+    beginning : mapping of int to asyncio.Lock
+        Held, by a user's number, while the first view of events is made: of one user, one at a
+        time.
     """
 
     def __init__(
@@ -68,6 +77,7 @@ class Pages:
         ending: Callable[[], bool],
     ) -> None:
         self.api, self.sessions, self.tokens = api, sessions, tokens
+        self.beginning: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.aside = Aside(ending)
         self.feed = Feed(self.parts, self._states, lambda: api.sequence, ending)
 
@@ -180,9 +190,10 @@ async def events(request: Request, page: str = "/") -> Response:
     pages, by = _pages(request), _asker(request)
     path, _, query = page[:2000].partition("?")
     address = _filter(query).address if path == "/jobs" else path
-    if not pages.feed.has_room(address, by):
-        raise TooManyError("too many pages are open")
-    await run_in_threadpool(pages.view, address, by)
+    async with pages.beginning[by.uid]:
+        if not pages.feed.has_room(address, by):
+            raise TooManyError("too many pages are open")
+        await run_in_threadpool(pages.view, address, by)
     session = getattr(request.state, "session", None)
 
     def logged_out() -> bool:
@@ -295,8 +306,24 @@ def _is_encrypted(request: Request) -> bool:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form."""
-    body = await form_body(request)
+    """Return the fields of a form.
+
+    Raises
+    ------
+    HTTPException
+        If it is too large, or does not arrive in time or as a whole.
+    """
+    body = b""
+    try:
+        async with asyncio.timeout(_FORM_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MOST_FORM_BYTES:
+                    raise HTTPException(413, f"a form has at most {_MOST_FORM_BYTES} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"a form must arrive within {_FORM_S:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the form broke off") from None
     try:
         fields: dict[str, Any] = parse_qs(body.decode("latin-1"), max_num_fields=20)
     except ValueError:

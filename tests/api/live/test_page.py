@@ -474,6 +474,29 @@ def test_an_event_is_sent_to_all_who_look(live):
     assert feed._watched == {}
 
 
+def test_a_user_who_opens_many_pages_at_once_occupies_one_thread(live, monkeypatch):
+    pages, at_once, most = live.answering.state.pages, [], []
+    view = pages.view
+
+    def slow(address, by):
+        if address == "/gpus":
+            at_once.append(address)
+            most.append(len(at_once))
+            time.sleep(0.02)
+            at_once.pop()
+        return view(address, by)
+
+    monkeypatch.setattr(pages, "view", slow)
+    with ExitStack() as stack:
+        for _ in range(20):
+            raw = stack.enter_context(socket.socket(socket.AF_UNIX))
+            raw.connect(live.socket)
+            raw.sendall(b"GET /events?page=/gpus HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: live_feed(live)._viewers == 20)
+    # One more may be rendered for those who look already.
+    assert max(most) <= 2
+
+
 @pytest.mark.parametrize("page", ["http://[x", "//[", "[", "/jobs?text=[", "?", "%"])
 def test_what_is_no_page_has_no_events(live, page):
     with browser(live, ME) as client, client.stream("GET", "/events", params={"page": page}) as got:
