@@ -58,8 +58,9 @@ def test_an_event_reaches_the_page_and_keeps_what_a_reader_does(live, tab):
     log_in(tab, live)
     tab.goto(live.url + "/jobs/j1")
     tab.until("document.getElementById('live').textContent === 'live'")
-    feed = live.answering.state.pages.feed
-    wait_until(lambda: any(watched.states for watched in feed._watched.values()))
+    watched = live.answering.state.pages.feed._watched
+    # News are what has changed since a page was rendered first, not the page that was left.
+    wait_until(lambda: any(one.states for (page, _), one in [*watched.items()] if "j1" in page))
     tab.value("document.getElementById('do-cancel').open = true; document.body.marked = 1")
     tab.value("document.querySelector('#do-cancel button').focus()")
     tab.value(LISTEN)
