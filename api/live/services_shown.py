@@ -45,8 +45,9 @@ def service_facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     What the user wrote is among it as it was written.
     """
     if job.service:
-        several = "" if job.replica is None else f"replica {job.replica} of {job.replicas}"
-        yield "service", several or "one replica"
+        several = job.replica is not None or (job.replicas or 0) > 1
+        replica = f"replica {job.replica or 0} of {job.replicas}" if several else "one replica"
+        yield "service", replica
         yield "address", job.address
         yield "probe", job.probe or ""
         yield "ready", "" if job.ready is None else "yes" if job.ready else "no"

@@ -61,11 +61,11 @@ def show(options: Namespace) -> int:
 
 def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
     """Return everything about a job, with the path of its log if it is on this machine."""
-    from dovetail.executor.jobs.states import OVER
+    from dovetail.executor.jobs.states import HOLDING
 
     return stacked(
         fact_lines(*_facts(job, now_s, log)),
-        *(("", _ranks(job)) if job.gpus and job.state not in OVER else ()),
+        *(("", _ranks(job)) if job.gpus and job.state in HOLDING else ()),
         *(("", explanation) if explanation else ()),
         "",
         text_rows(_history(job.history)),
@@ -95,6 +95,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("p99 latency", p99_text(job)),
         ("nice", str(job.nice or "")),
         ("gSLA", "" if job.gsla is None else gsla(job.gsla, job.priority)),
+        ("promise", _promise(job)),
         *_isolation(job),
         ("walltime", _time(job.walltime_s)),
         ("memory limit", _memory_limit(job)),
@@ -117,6 +118,15 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         ("errors", _path(job, job.error)),
     )
     yield from (fact for fact in facts if fact[1])
+
+
+def _promise(job: JobView) -> str:
+    """Return whether the promise of a running job is kept, in the words of the page."""
+    from dovetail.executor.jobs.states import HOLDING
+    from dovetail.executor.live.promises import Promise, promise_of
+
+    promise = promise_of(job)
+    return "" if job.state not in HOLDING or promise is Promise.NONE else promise.value
 
 
 def _memory_limit(job: JobView) -> str:

@@ -266,8 +266,11 @@ def in_ranges(names: Sequence[str]) -> str:
 
 
 def places(job: JobView) -> str:
-    """Return the devices of a job with its caps there, or a count if many are on several nodes."""
-    if not job.gpus:
+    """Return the devices of a job with its caps there, or a count if many are on several nodes.
+
+    Those of its last run if it is over; none if it waits.
+    """
+    if not job.gpus or job.state in QUEUED:
         return NO_FIGURE
     nodes = {gpu.partition("/")[0] for gpu in job.gpus}
     if len(job.gpus) > MOST_PLACES and len(nodes) > 1:

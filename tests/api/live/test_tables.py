@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from dovetail.executor.jobs.states import JobState
+from dovetail.executor.live.promises import promise_of
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.queue import capped_line, queue_view
 from dovetail.live.show import job_view
@@ -247,12 +248,43 @@ def test_a_service_shows_where_it_is_how_it_fares_and_what_it_promises():
     text = " ".join(printed(job_view(served, 2000.0, "")).split())
     assert "service replica 1 of 2 address n1:30001 ready yes restarts 3 requests 12.5" in text
     assert "p99 latency now 12.3 ms, alone 10 ms, promised 15 ms" in text
+    # Submitted as the only one, and scaled since then.
+    first = printed(job_view(job(**{**SERVICE, "replica": None}), 2000.0, ""))
+    assert "replica 0 of 2" in first
+    only = printed(job_view(job(**{**SERVICE, "replica": None, "replicas": 1}), 2000.0, ""))
+    assert "one replica" in only
     slow = printed(job_view(job(**SERVICE, p99_s=10.0, p99_alone_s=0.9995), 2000.0, ""))
     assert "p99 latency  now 10 s" in slow
     idle = " ".join(printed(job_view(job(**SERVICE, requests_per_s=0.0), 2000.0, "")).split())
     assert "requests no requests" in idle
     assert "p99" not in idle
     assert "service" not in printed(job_view(job(), 2000.0, ""))
+
+
+@pytest.mark.parametrize(
+    ("p99_s", "co_runners", "word"),
+    [
+        (0.0123, (("j2",),), "kept"),
+        (0.0149, (("j2",),), "at risk"),
+        (0.0149, ((),), "kept"),
+        (0.0151, (("j2",),), "broken"),
+        (None, (("j2",),), "not measured"),
+    ],
+)
+def test_whether_a_promise_is_kept_is_said_in_the_words_of_the_page(p99_s, co_runners, word):
+    figures = {"p99_s": p99_s, "p99_alone_s": 0.01, "p99_promised_s": 0.015}
+    served = job(**SERVICE, gsla=1.5, co_runners=co_runners, **figures)
+    assert f"promise      {word}" in printed(job_view(served, 2000.0, ""))
+    assert promise_of(served).value == word
+    assert "promise " not in printed(job_view(job(**SERVICE, gsla=None), 2000.0, ""))
+
+
+def test_a_job_that_waits_again_is_on_no_device():
+    again = job(**SERVICE, again_s=2010.0, state=JobState.WAITING, why="again in 60 s")
+    assert places(again) == "-"
+    text = printed(job_view(again, 2000.0, ""))
+    assert "gpu0" not in text
+    assert "4711" not in text
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,19 @@ from benchmarks.live.invariants import violations
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.state_machine import StateMachine
-from dovetail.executor.jobs.states import JobState
+from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError
+from dovetail.executor.live.observation import records
+from dovetail.executor.live.observation.tracks import WatchOptions
+from dovetail.executor.live.promises import Promise, promise_of
 from dovetail.executor.live.requests.admission import AdmissionLimits
 from dovetail.executor.live.rounds import deciding
 from dovetail.executor.pools.shim.kernel import descendants, stat_of
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.errors import InputError
 from tests.executor.live.test_replayed_day import _known
 from tests.executor.live.test_service import ME, OTHER, is_in, service_in, spec
-from tests.executor.live.test_service_cpu import ENV, service_on_cores
+from tests.executor.live.test_service_cpu import ENV, job, service_on_cores
 from tests.executor.live.virtual import served
 from tests.executor.local_runs import cleared, python
 from tests.executor.simulation.worlds import world
@@ -142,6 +146,70 @@ def test_a_port_that_another_program_has_costs_a_restart_only(directory, monkeyp
         taken.close()
         wait_until(is_ready(service, "j1"))
         assert service.api.job("j1").port == port
+
+
+BESIDE = """
+import http.server, os, pathlib, time
+busy = pathlib.Path("busy")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if busy.exists():
+            time.sleep(1.5)
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+address = "127.0.0.1", int(os.environ["DOVETAIL_PORT"])
+http.server.ThreadingHTTPServer(address, Handler).serve_forever()
+"""
+"""A server that is slow while the job beside it computes, whatever the machine does."""
+
+BATCH = """
+import pathlib, signal, sys, time
+busy, go = pathlib.Path("busy"), pathlib.Path("go")
+def stop(*_):
+    busy.unlink()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+busy.touch()
+while not go.exists():
+    time.sleep(0.05)
+busy.unlink()
+"""
+
+
+def test_a_batch_job_that_breaks_the_p99_of_a_service_is_separated_from_it(directory, monkeypatch):
+    """From sharing over the broken promise to the kept one, and the batch job to its end."""
+    monkeypatch.setattr(records, "LEAST_LATENCIES", 25)
+    model, both = "cpu-1-core", ("me/web", "me/train")
+    usual = {"gpu_model": model, "memory_mib": 100.0, "throughput": 50.0}
+    alone = [SoloProfile(workload=both[0], latency_p99_s=0.5, **usual)]
+    alone.append(SoloProfile(workload=both[1], **usual))
+    # What was measured earlier, with other data, promises too much.
+    earlier = Measurement(workloads=both, gpu_model=model, slowdown=(1.0, 1.0), p99=(1.0, None))
+    Repository(directory / "repository.db").record([*alone, *[earlier] * 3])
+    watching = WatchOptions(warm_up_s=0.5, settle_s=0.5, window_s=1.0)
+    with service_on_cores(directory, watching, sample_s=0.2) as service:
+        served = server(directory, gsla=1.5, workload="web", memory_mib=100.0)
+        served = served.replace(command=python(BESIDE), probe_rate=50.0)
+        service.api.submit([served], ME)
+        wait_until(lambda: promise_of(service.api.job("j1")) is Promise.KEPT)
+        train = job(BATCH, directory, workload="train", memory_mib=100.0)
+        service.api.submit([train], ME)
+        wait_until(lambda: service.api.job("j2").co_runners == (("j1",),))
+        wait_until(lambda: promise_of(service.api.job("j1")) is Promise.BROKEN)
+        wait_until(lambda: service.api.job("j2").state in QUEUED)
+        reason = next(s.why for s in service.api.job("j2").history if s.state is JobState.STOPPING)
+        assert "j1's p99 latency grew by a factor of" in reason
+        wait_until(lambda: promise_of(service.api.job("j1")) is Promise.KEPT)
+        web = service.api.job("j1")
+        assert (web.runs, web.p99_promised_s) == (1, pytest.approx(0.75))
+        assert service.api.job("j2").state in QUEUED
+        (directory / "go").touch()
+        service.api.cancel("j1", ME)
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+    [apart] = [entry.event for entry in read_events(directory) if entry.event.kind == "separated"]
+    assert (apart.workloads, apart.tail, apart.gsla) == (both, True, 1.5)
 
 
 def replicas(count, **fields):
