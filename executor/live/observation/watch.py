@@ -87,6 +87,8 @@ def _one_of_each(
 
 def _profile(tracks: Tracks, track: Track) -> Iterator[AnyEvent]:
     options, begin_s = tracks.options, tracks.begin_s(track)
+    if track.first_s is None and track.run.spec.probe is not None:
+        return  # Its server may load a large model for longer than a profile takes.
     since_s = max(track.seen_s, track.job.since_s, track.first_s or 0.0)
     rates: list[Rate] = []
     if begin_s is not None and tracks.now_s - begin_s >= options.profile_s:

@@ -875,6 +875,20 @@ def test_a_service_that_hangs_has_the_p99_of_its_failed_probes_and_is_separated_
     assert not scene.reading(served.run.id).ready
 
 
+def test_the_time_for_the_profile_of_a_service_begins_with_its_first_answer():
+    scene = Scene()
+    served = scene.start("vision", "g0", profiling=True, probe="true", **SERVICE)
+    assert scene.live(1000) == []  # its server loads a large model
+    assert served.state is JobState.PROFILING
+    scene.rates[served.run.id] = [20.0]
+    scene.latencies[served.run.id] = latencies(0.010, 0.040)
+    assert scene.live(60) == []
+    [found] = scene.live(20)
+    assert found.profile.throughput == pytest.approx(20.0)
+    assert found.profile.latency_p99_s == pytest.approx(0.040, rel=0.03)
+    assert served.state is JobState.RUNNING
+
+
 def test_without_latencies_in_the_last_window_no_p99_is_shown():
     scene = Scene(*SERVED)
     scene.story.know("vision")
