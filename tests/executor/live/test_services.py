@@ -244,6 +244,19 @@ def test_replicas_are_apart_and_their_number_can_be_changed(tmp_path):
         wait_until(lambda: len(service.api.holding()) == 2)
 
 
+def test_a_drained_device_keeps_its_service_until_that_is_requeued(tmp_path):
+    with service_in(tmp_path) as service:
+        service.api.submit(replicas(1), ME)
+        wait_until(lambda: service.api.holding())
+        (first,) = service.api.job("j1").gpus
+        service.api.drain([first], True, ME)
+        service.api.submit([spec(work_s=0.1, workload="B")], ME)
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+        assert (service.api.job("j1").gpus, service.api.job("j1").runs) == ((first,), 1)
+        service.api.requeue("j1", ME)
+        wait_until(lambda: (view := service.api.job("j1")).runs == 2 and view.gpus != (first,))
+
+
 def test_nothing_is_said_to_start_once_a_service_has_ended(tmp_path):
     """On the simulated pool even a service reports how much work it has left."""
     with service_in(tmp_path, sample_s=0.05) as service:
@@ -287,14 +300,15 @@ def test_another_number_of_replicas_is_refused_where_it_makes_no_sense(tmp_path)
 PAIRS = [("a", "a", 1.1, 1.1), ("a", "b", 1.2, 1.1), ("b", "b", 1.1, 1.1)]
 
 
-def virtual(directory, submissions, **cluster):
+def virtual(directory, submissions, policy="dovetail", **cluster):
     """Serve jobs on simulated devices, all of whose slowdowns were measured."""
     directory.mkdir(exist_ok=True)
     view = world(slowdowns=PAIRS, **cluster)
     named = view.replace(
         workloads={k: w.replace(throughput={100: 1.0}) for k, w in view.workloads.items()}
     )
-    return served(directory, named, *_known(named), submissions, sample_s=600.0)
+    known = _known(named)
+    return served(directory, named, *known, submissions, sample_s=600.0, policy=policy)
 
 
 def replayed(directory):
@@ -348,6 +362,31 @@ def test_replicas_are_apart_in_every_round_and_nothing_else_is_proposed(tmp_path
     assert "cannot start" not in caplog.text
     # Services had co-runners, so that the rule was needed.
     assert beside[2, True] > 3
+
+
+@pytest.mark.parametrize("policy", ["tiresias:threshold_gpu_s=100", "dovetail"])
+def test_a_service_is_stopped_for_nothing_and_starts_before_what_is_heavier(tmp_path, policy):
+    """Neither for heavy jobs, nor for a gang, nor for jobs that have waited for longest."""
+    usual = {"workload": "a", "memory_mib": 1024.0}
+    long = spec(500.0, retries=1, **SERVICE, **usual)
+    can_resume = {"checkpoint_s": 1.0, "stops_apart_s": 1.0}
+    batch = [spec(300.0, weight=10.0, **can_resume, **usual) for _ in range(4)]
+    gang = spec(300.0, workers=2, weight=10.0, **can_resume, **usual)
+    jobs = [(0.0, batch[0]), (0.0, batch[1]), (1.0, gang), (2.0, long)]
+    jobs += [(3.0 + k, each) for k, each in enumerate(batch[2:])]
+    machine, _ = virtual(tmp_path, jobs, policy, gpus=2)
+    service = next(job for job in machine.jobs.values() if job.service)
+    placed, stopped = [], Counter()
+    for event, now in replayed(tmp_path):
+        if event.kind == "placed":
+            placed.append(event.run.id.partition(".")[0])
+        elif event.kind == "stop_decided":
+            stopped[now.jobs[event.run.partition(".")[0]].service != ""] += 1
+    assert stopped[True] == 0
+    assert (stopped[False] > 0) == policy.startswith("tiresias")
+    # It ended twice by itself.
+    assert service.why == "2 quick ends in a row: every rank ended with status 0"
+    assert placed.index(service.id) <= 3
 
 
 def test_replicas_go_to_nodes_without_one_first(tmp_path):
