@@ -345,6 +345,7 @@ def _tell_page(where: Listening, port: int, sessions: Sessions | None) -> None:
         print(f"its page: {page}/ (log in with a token)", flush=True)
     elif sys.stdout.isatty():
         secret = sessions.link(owner_of(os.geteuid(), os.getegid()))
-        print(f"its page, with a link for you that works once: {page}/login/{secret}", flush=True)
+        said = "its page, with a link for you that works once, within an hour"
+        print(f"{said}: {page}/login/{secret}", flush=True)
     else:
         print(f"its page: {page}/ (dovetail page prints a link)", flush=True)

@@ -263,7 +263,9 @@ async def enter(request: Request, secret: str) -> Response:
     """Begin the session of a link."""
     begun = _pages(request).sessions.enter(secret)
     if begun is None:
-        return _login(request, "this link was used already, or is not one of this service", 403)
+        return _login(
+            request, "this link was used already, is too old, or is not one of this service", 403
+        )
     return _entered(request, begun)
 
 

@@ -14,13 +14,18 @@ from starlette.types import Scope
 from dovetail.executor.jobs.specs import Owner
 
 LASTING_S: Final = 12 * 3600
+LINK_S: Final = 3600
+"""Seconds for which a link that was not used is valid."""
+
 MOST_OF_USER: Final = 16
 """Sessions of a user; the oldest ends when there are more."""
 
 _SECRET_BYTES: Final = 32
 
 
-class _Session(NamedTuple):
+class _Begun(NamedTuple):
+    """Whose session or link it is, and until when it is valid."""
+
     user: Owner
     until_s: float
 
@@ -37,8 +42,8 @@ class Sessions:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._open: dict[bytes, _Session] = {}
-        self._links: dict[bytes, Owner] = {}
+        self._open: dict[bytes, _Begun] = {}
+        self._links: dict[bytes, _Begun] = {}
 
     def begin(self, user: Owner) -> str:
         """Begin a session, and return its secret."""
@@ -49,7 +54,7 @@ class Sessions:
             own = [key for key, each in self._open.items() if each.user.uid == user.uid]
             for key in own[: max(len(own) + 1 - MOST_OF_USER, 0)]:
                 del self._open[key]
-            self._open[_digest(secret)] = _Session(user, now_s + LASTING_S)
+            self._open[_digest(secret)] = _Begun(user, now_s + LASTING_S)
         return secret
 
     def user(self, secret: str) -> Owner | None:
@@ -64,17 +69,17 @@ class Sessions:
             self._open.pop(_digest(secret), None)
 
     def link(self, user: Owner) -> str:
-        """Return a secret that begins a session of a user once."""
+        """Return a secret that begins a session of a user once, within ``LINK_S``."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         with self._lock:
-            self._links[_digest(secret)] = user
+            self._links[_digest(secret)] = _Begun(user, self._now_s() + LINK_S)
         return secret
 
     def enter(self, secret: str) -> str | None:
         """Begin the session of a link's secret, which is void then; None if it is void."""
         with self._lock:
-            user = self._links.pop(_digest(secret), None)
-        return None if user is None else self.begin(user)
+            link = self._links.pop(_digest(secret), None)
+        return None if link is None or link.until_s <= self._now_s() else self.begin(link.user)
 
 
 def _digest(secret: str) -> bytes:

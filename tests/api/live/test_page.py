@@ -294,12 +294,15 @@ def test_a_session_ends_by_itself_and_their_number_is_bounded():
     assert sessions.user(opened[-1]) is None
 
 
-def test_a_link_lets_in_once():
-    sessions, user = Sessions(), owner(ME)
-    link = sessions.link(user)
+def test_a_link_lets_in_once_and_soon():
+    now = [0.0]
+    sessions, user = Sessions(lambda: now[0]), owner(ME)
+    link, late = sessions.link(user), sessions.link(user)
     assert sessions.enter("x" * 43) is None
     assert sessions.user(sessions.enter(link)) == user
     assert sessions.enter(link) is None
+    now[0] = 3601.0
+    assert sessions.enter(late) is None
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.nip.io"])
