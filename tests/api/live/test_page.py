@@ -99,6 +99,8 @@ def test_a_service_says_where_it_is_and_whether_it_answers(live):
     wait_until(lambda: live.client.job("j1").address)
     with local(live) as client:
         shown = Page(client.get("/jobs/j1").text).text["serving"]
+        # The plan for the next hour is worked out aside.
+        wait_until(lambda: "<td>never</td><td>a service</td>" in client.get("/plan").text)
     seen = live.client.job("j1")
     assert "one replica" in shown
     assert seen.address in shown
