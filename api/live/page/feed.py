@@ -1,11 +1,11 @@
 """Changes of pages as server-sent events: one watcher for all viewers.
 
 A page is rendered once for all its viewers of one user: soon after an event, but at most once a
-second, and every two seconds for what is measured. Only what has changed is sent, encoded once for
-all who lack the same: rows (``tr``, ``li`` and ``article`` with an id) of a part in which all else
-is the same, otherwise whole parts. Rendering has a budget of ``BUDGET`` of a core, of which all
-users who look have equal parts, and users take turns: a user with many or large pages sees them
-less often, others do not. A viewer that falls behind gets the newest state, not those between.
+second, and every two seconds for what is measured. Only parts that have changed are sent, without
+the contents of rows (``tr``, ``li`` and ``article`` with an id) that have not, encoded once for all
+who lack the same. Rendering has a budget of ``BUDGET`` of a core, of which all users who look have
+equal parts, and users take turns: a user with many or large pages sees them less often, others do
+not. A viewer that falls behind gets the newest state, not those between.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Key = tuple[str, int]
 """A page's address, and the number of the user who sees it."""
 
 
-_ROW: Final = re.compile(r'<(tr|li|article) id="([^"]+)"[^>]*>(.*?)</\1>', re.DOTALL)
+_ROW: Final = re.compile(r'(<(tr|li|article) id="([^"]+)"[^>]*>)(.*?)(</\2>)', re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +64,12 @@ class _Rendered:
     parts: Parts
 
     def since(self, before: _Rendered) -> Parts:
-        """Return the HTML by which it differs from another: of rows if possible, else of parts."""
-        found: dict[str, str] = {}
-        for name, html in self.parts.items():
-            if (earlier := before.parts.get(name)) is None:
-                found[name] = html
-            elif earlier != html:
-                found |= _changed(name, earlier, html)
-        return found
+        """Return the parts in which it differs from another."""
+        return {
+            name: _changed(before.parts.get(name, ""), html)
+            for name, html in self.parts.items()
+            if before.parts.get(name) != html
+        }
 
     def event(self, before: _Rendered, news: str) -> bytes:
         """Return the event for a viewer who shows another rendering.
@@ -88,21 +86,17 @@ class _Rendered:
 _BLANK: Final = _Rendered({})
 
 
-def _changed(name: str, before: str, now: str) -> Parts:
-    """Return the rows of a part that have changed, if nothing else has; otherwise the part."""
-    (frame, rows), (frame_before, rows_before) = _split(now), _split(before)
-    if frame != frame_before:
-        return {name: now}
-    return {row: html for row, html in rows.items() if rows_before[row] != html}
+def _changed(before: str, now: str) -> str:
+    """Return a part, without the contents of the rows that have not changed."""
+    same = dict(_rows(before).items() & _rows(now).items())
+    return _ROW.sub(lambda row: row[1] + row[5] if row[3] in same else row[0], now)
 
 
-def _split(html: str) -> tuple[str, Parts]:
-    """Return a part without the contents of its rows, and these by their ids."""
+def _rows(html: str) -> dict[str, str]:
+    """Return the contents of the rows of a part by their ids; nothing if two have the same."""
     found = [*_ROW.finditer(html)]
-    rows = {row[2]: row[3] for row in found}
-    if len(rows) < len(found):
-        return html, {}
-    return _ROW.sub(lambda row: row[0][: row.start(3) - row.start()], html), rows
+    rows = {row[3]: row[4] for row in found}
+    return rows if len(rows) == len(found) else {}
 
 
 @dataclass

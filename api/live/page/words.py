@@ -100,5 +100,5 @@ def about(time_s: float) -> str:
 
 
 def so_far(time_s: float) -> str:
-    """Return a time that goes on: in whole minutes from one on, as each new text is sent."""
-    return lasting(time_s if time_s < 60 else time_s // 60 * 60)
+    """Return a time that goes on, in whole minutes: each new text is sent to all viewers."""
+    return "under a minute" if time_s < 60 else lasting(time_s // 60 * 60)

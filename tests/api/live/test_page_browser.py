@@ -91,6 +91,25 @@ def test_a_job_that_starts_shows_its_promise_and_place_without_a_reload(live, ta
     assert tab.value("document.body.marked") == 1
 
 
+def test_rows_change_while_a_filter_is_typed_and_others_stay(live, tab):
+    live.client.submit([job(command=["train", "work_s=600"])] * 2)
+    wait_until(lambda: live.client.job("j2").gpus)
+    log_in(tab, live)
+    tab.goto(live.url + "/jobs")
+    tab.until("document.getElementById('live').textContent === 'live'")
+    tab.value("document.forms[document.forms.length - 1].user.focus()")
+    tab.value("document.activeElement.value = 'ali'; document.getElementById('j2').marked = 1")
+    live.client.pause("j1")
+    tab.until("document.querySelector('#j1 .state').textContent === 'paused'")
+    assert tab.value("document.activeElement.value") == "ali"
+    assert tab.value("document.getElementById('j2').marked") == 1
+    # That row came empty.
+    assert tab.value("document.querySelector('#j2 a').textContent") == "j2"
+    live.client.resume("j1")
+    tab.until("document.querySelector('#j1 .state').textContent === 'running'")
+    assert tab.value("document.querySelector('#j2 a').textContent") == "j2"
+
+
 def test_a_lost_connection_is_said_and_mended(short_path, tab):
     with service_here(short_path, short_path / "api.sock") as live:
         live.client.submit([job(command=["train", "work_s=600"])])

@@ -34,7 +34,7 @@ def table(*rows, more=""):
     return "<table>" + "".join(f'<tr id="{id}"><td>{t}</td></tr>' for id, t in rows) + more
 
 
-def test_only_rows_that_changed_are_sent_and_parts_if_more_has():
+def test_rows_that_have_not_changed_are_sent_without_contents():
     one, two = ("j1", "a"), ("j2", "b")
     first = {"mine": table(one, two), "gpus": '<article id="gpu-0" class="gpu">x</article>'}
     pages = [
@@ -46,20 +46,25 @@ def test_only_rows_that_changed_are_sent_and_parts_if_more_has():
         # A job that is shown twice, as it ended meanwhile.
         {"mine": table(one, one), "state": ""},
         {"mine": table(one, ("j1", "d")), "state": ""},
+        {"mine": table(("j1", "d")), "state": ""},
     ]
     shown = [_Rendered(each) for each in ({}, *pages)]
     events = [now.event(before, "") for before, now in itertools.pairwise(shown)]
     found = [json.loads(event.partition(b"data: ")[2]) for event in events]
     assert found[0] == {"parts": first, "news": "", "names": ["mine", "gpus"]}
     assert [each["parts"] for each in found[1:]] == [
-        {"j2": "<td>c</td>"},
-        {"mine": pages[2]["mine"]},
-        {"mine": pages[3]["mine"]},
-        {"mine": pages[4]["mine"], "gpus": pages[4]["gpus"]},
+        {"mine": '<table><tr id="j1"></tr><tr id="j2"><td>c</td></tr>'},
+        {"mine": '<table><tr id="j2"></tr><tr id="j1"></tr>'},
+        {"mine": '<table><tr id="j2"></tr><tr id="j1"></tr>1 more'},
+        {
+            "mine": '<table><tr id="j1"></tr><tr id="j2"><td>b</td></tr>',
+            "gpus": '<article id="gpu-0" class="gpu off"></article>',
+        },
         {"mine": pages[5]["mine"], "state": ""},
         {"mine": pages[6]["mine"]},
+        {"mine": pages[7]["mine"]},
     ]
-    assert [each.get("names") for each in found[1:]] == [None] * 4 + [["mine", "state"], None]
+    assert [each.get("names") for each in found[1:]] == [None] * 4 + [["mine", "state"], None, None]
 
 
 def test_what_many_viewers_lack_is_encoded_once(monkeypatch):

@@ -42,9 +42,13 @@
     for (const [name, html] of Object.entries(parts)) {
       const part = document.getElementById(name);
       if (!part) continue;
-      if (part.contains(document.activeElement) && /^(INPUT|SELECT)$/.test(document.activeElement.nodeName)) continue;
       const next = part.cloneNode(false);
       next.innerHTML = html;
+      // Rows without contents have not changed.
+      for (const row of next.querySelectorAll(":is(tr, li, article)[id]:empty")) {
+        const shown = document.getElementById(row.id);
+        if (shown) row.append(...shown.cloneNode(true).childNodes);
+      }
       like(part, next);
     }
     if (news) said.textContent = news;
