@@ -5,6 +5,9 @@ The groups are this machine's kernel's; what the driver does with them is inject
 """
 
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -16,9 +19,11 @@ from dovetail.executor.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.pools.gpu import GpuPool  # noqa: E402
 from dovetail.executor.pools.means import BY_GROUP, BY_MPS, BY_NOTHING  # noqa: E402
 from dovetail.executor.pools.runs.cgroups import unified_here  # noqa: E402
+from dovetail.executor.pools.runs.files import home_token  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 from tests.executor.local_runs import Watched, a_run, cleared  # noqa: E402
-from tests.executor.waiting import wait_until  # noqa: E402
+from tests.executor.waiting import LIMIT_S, wait_until  # noqa: E402
+from tests.rooms import ROOT  # noqa: E402
 
 UUIDS = [f"GPU-0000000{k}-0000-4000-8000-00000000000{k}" for k in range(2)]
 FIRST, SECOND = (uuid[:12] for uuid in UUIDS)
@@ -151,3 +156,59 @@ def test_mps_is_the_second_holder(tmp_path, library):
         assert pool.usage()[FIRST].memory_held_by == f"{BY_GROUP}, and {BY_MPS}"
     finally:
         pool.close()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dovetail.executor.gpus.nvml import Nvml
+from dovetail.executor.gpus.splits import Splits
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.gpu import GpuPool
+from tests.executor.gpus.injected_nvml import injected
+from tests.executor.local_runs import a_run
+from tests.executor.pools.test_gpu_memory import FIRST, UUIDS, limited
+
+place, top = map(Path, sys.argv[1:3])
+reserve = MpsManager.partition
+
+def killed(*arguments):
+    reserve(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+MpsManager.partition = killed
+with injected() as library:
+    library.uuids, library.xids = dict(enumerate(UUIDS)), []
+    library.processes = {"compute": [], "mps": []}
+    library.with_group_limits()
+    mps = MpsManager(place / "m", program=sys.argv[3], static=True)
+    pool = GpuPool(place / "state", Nvml(), mps, Splits(), groups_at=top)
+    pool.resume([])
+    pool.launch(limited(a_run("true", gpus=(FIRST,))))
+    signal.pause()
+"""
+
+
+def test_nothing_stays_of_a_start_in_which_the_service_was_killed(tmp_path, library):
+    """It had made the job's group, set the limit and reserved SMs; the journal names no run."""
+    from tests.executor.mps import standin
+
+    program, top = standin.install(tmp_path, "615"), unified_here()[0]
+    command = [sys.executable, "-c", KILLED, tmp_path, top, program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    mps = MpsManager(tmp_path / "m", program=program, static=True)
+    (control,) = mps._controls(UUIDS[0])
+    assert len(control.partitions().partitions) == 1
+    home = top / f"dovetail-{home_token(tmp_path / 'state')}"
+    assert [path.name for path in home.iterdir() if path.is_dir()] == ["j1.1-0"]
+    with cleared(tmp_path / "state"):
+        pool = GpuPool(tmp_path / "state", Nvml(), mps, Splits(), groups_at=top)
+        try:
+            assert pool.resume([]) == []
+            assert pool._groups.names() == []
+            mps.sweep(UUIDS[0])
+            assert control.partitions().partitions == ()
+        finally:
+            pool.close()
+    assert not home.exists()
