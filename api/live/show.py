@@ -76,13 +76,13 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     """Yield the name of each fact that a reader does not expect anyway, and its text."""
     import shlex
 
-    from dovetail.live.tables import job_name
+    from dovetail.live.page.words import name_of
 
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
     statuses = any(status is not None for status in job.statuses)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     facts = (
-        (job.id, job_name(job) or NO_FIGURE),
+        (job.id, name_of(job) or NO_FIGURE),
         ("state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted),
         ("waits for", job.waiting_for),
         ("user", f"{job.owner} ({job.uid})"),

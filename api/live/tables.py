@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
+from dovetail.live.page.words import name_of
 from dovetail.live.services_shown import state_text
 from dovetail.toolkit.tables import (
     WIDTH,
@@ -108,7 +109,7 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
         (
             job.id,
             job.owner,
-            job_name(job),
+            name_of(job),
             styled(state_text(job), _STYLES.get(job.state, "")),
             lasting(now_s - job.since_s),
             places(job),
@@ -119,12 +120,6 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
         for job in jobs
     )
     return table(columns, rows, names=4)
-
-
-def job_name(job: JobView) -> str:
-    """Return the name of a job, with its index in an array."""
-    place = "" if job.index is None else f"[{job.index}]"
-    return f"{job.name or job.workload}{place}"
 
 
 def service_view(service: ServiceView) -> RenderableType:
