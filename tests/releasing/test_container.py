@@ -25,7 +25,7 @@ until [ -S /run/dovetail/api.sock ]; do sleep 0.2; kill -0 $service; done
 dovetail queue --json
 dovetail page >page & pages=$!
 until [ -s page ]; do sleep 0.2; kill -0 $pages; done
-dovetail submit --wait --name first -- python3 -c 'print("a job")'
+dovetail submit --wait --name tulip -- python3 -c 'print("a job")'
 python3 /seen <page
 dovetail logs j1
 kill $pages $service
@@ -38,7 +38,7 @@ link = re.search(r"http://127\S+", sys.stdin.read())[0]
 start = link.partition("/enter/")[0]
 for address in (link, f"{start}/", f"{start}/jobs/j1"):
     with browser.open(address) as answer:
-        print(answer.status, "first" in answer.read().decode())
+        print(answer.status, "tulip" in answer.read().decode())
 """
 
 
