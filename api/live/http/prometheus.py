@@ -70,7 +70,7 @@ class _Families(Collector):
         return (self._families[name] for name in DECLARED if name in self._families)
 
 
-class _Samples:
+class _SampleFamilies:
     """Collects samples into the families that are declared."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class _Samples:
 def _collected(
     service: ServiceView, jobs: Sequence[JobView], statistics: Statistics
 ) -> dict[str, Metric]:
-    samples = _Samples()
+    samples = _SampleFamilies()
     _add_service(samples.add, service)
     _add_statistics(samples, statistics)
     devices = {device.id: device for device in service.devices}
@@ -122,7 +122,7 @@ def _add_service(add: _Add, service: ServiceView) -> None:
     add("dovetail_decision_gap", service.gap)
 
 
-def _add_statistics(samples: _Samples, statistics: Statistics) -> None:
+def _add_statistics(samples: _SampleFamilies, statistics: Statistics) -> None:
     add = samples.add
     for reason, count in statistics.waiting.items():
         add("dovetail_jobs_waiting", count, reason.value)
