@@ -185,7 +185,7 @@ def overview(source: PageSource) -> PageView:
     mine += [j for j in api.jobs(False, Chosen(by.name, limit=200), by) if j.state in QUEUED]
     ended = _ended(source, _RECENT_S, 10)
     others = [job for job in held if job.uid != by.uid]
-    failed = [job for job in _ended(source, _FAILED_S, 20) if job.state is JobState.FAILED]
+    failed = _ended(source, _FAILED_S, 20, JobState.FAILED)
     services = [job for job in (*held, *mine, *waiting) if job.service]
     now_s = service.now_s
     return PageView(
@@ -229,8 +229,11 @@ def _listed(jobs: Sequence[JobView], now_s: float) -> dict[str, object]:
     }
 
 
-def _ended(source: PageSource, within_s: float, limit: int) -> Sequence[JobView]:
-    chosen = Chosen(user=source.by.name, within_s=within_s, limit=limit)
+def _ended(
+    source: PageSource, within_s: float, limit: int, state: JobState | None = None
+) -> Sequence[JobView]:
+    wanted = None if state is None else state.value
+    chosen = Chosen(user=source.by.name, state=wanted, within_s=within_s, limit=limit)
     found = source.api.jobs(False, chosen, source.by)
     return [job for job in found if job.state in OVER]
 

@@ -118,6 +118,16 @@ def test_services_that_fail_or_do_not_answer_need_attention():
     assert [state_text(each) for each in (running, resting)] == ["running, not ready", "failing"]
 
 
+def test_later_ends_hide_no_failed_job(live):
+    live.client.submit([job(command=["train", "work_s=0.1", "status=3"])])
+    wait_until(lambda: live.client.job("j1").state is JobState.FAILED)
+    for later in live.client.submit([job(command=["train", "work_s=600"])] * 25):
+        live.client.cancel(later)
+    wait_until(lambda: not live.client.jobs())
+    with local(live) as client:
+        assert "j1" in Page(client.get("/").text).text["attention"]
+
+
 def test_what_users_write_is_shown_and_does_nothing(live):
     live.client.submit([job(name=MARKUP, command=["train", HOSTILE], workload="resnet")])
     with local(live) as client:
