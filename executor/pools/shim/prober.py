@@ -228,7 +228,7 @@ class Prober:
         self._next_s = time.monotonic()
 
     def run(self) -> NoReturn:
-        """ProbeUnderWay until the process ends."""
+        """Probe until the process ends."""
         while True:
             self.turn()
 
