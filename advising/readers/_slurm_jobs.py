@@ -1,4 +1,4 @@
-"""UsageRecords from jobs as ``squeue --json`` has them."""
+"""Records of use from jobs as ``squeue --json`` prints them."""
 
 from __future__ import annotations
 
