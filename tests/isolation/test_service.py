@@ -138,7 +138,9 @@ def finish(machine, name):
 
 
 def right(machine, run):
+    """Return whether a run has ended by itself and computed what it had to."""
     log = machine.log(run)
+    print(run, "ended with:", log[-300:])
     return "wrong" not in log and "forms" in log
 
 
@@ -197,6 +199,8 @@ def test_a_best_effort_job_alone_runs_on_without_its_scheduler_and_joins_the_nex
     with machine.service(watching=PATIENT) as service:
         (first,) = service.api.submit([train.replace(estimate_s=1e8)], ME)
         becomes(service, first, JobState.RUNNING)
+        # A process that has joined no scheduler yet loses none.
+        wait_until(lambda: "iteration" in machine.log("j1.1"))
         (scheduler,) = running(machine)
         os.kill(scheduler.pid, signal.SIGKILL)
         wait_until(lambda: reported(machine, "isolation_lost", "j1.1"))
