@@ -7,8 +7,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from dovetail.live.job_words import memory_limit, name_of, p99_text, service_facts
 from dovetail.live.printing import print_view
-from dovetail.live.services_shown import memory_limit, p99_text, service_facts
 from dovetail.toolkit.commands import Command, argument
 from dovetail.toolkit.tables import TableColumn, fact_lines, stacked, table, text_rows
 from dovetail.toolkit.wording import (
@@ -75,8 +75,6 @@ def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> Ren
 def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     """Yield the name of each fact that a reader does not expect anyway, and its text."""
     import shlex
-
-    from dovetail.live.page.words import name_of
 
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
     statuses = any(status is not None for status in job.statuses)

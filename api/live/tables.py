@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
-from dovetail.live.page.words import name_of
-from dovetail.live.services_shown import state_text
+from dovetail.live.job_words import name_of, state_text
 from dovetail.toolkit.tables import (
     WIDTH,
     TableColumn,

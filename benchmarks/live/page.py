@@ -54,6 +54,7 @@ _END_S = 5.0
 _T = TypeVar("_T")
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+ARRIVED = "performance.getEntriesByType('navigation')[0].responseEnd"
 WATCH = """(() => { window.seen = 0; new MutationObserver(() => {
   if (document.body.innerText.includes('held by')) window.seen ||= Date.now();
 }).observe(document.body, {subtree: true, childList: true, characterData: true});
@@ -181,20 +182,24 @@ def end_some(client: Client, process: psutil.Process, where: str, count: int, in
         into.taken += taken[0] - had
 
 
-def painted(tab: Browser, url: str, token: str) -> list[float]:
-    """Return the milliseconds to the first paint of some loads, each in a process of its own."""
+def painted(tab: Browser, url: str, token: str) -> tuple[list[float], list[float]]:
+    """Return the milliseconds until the page has arrived and until its first paint, of some loads.
+
+    Each is in a process of its own.
+    """
     tab.look(1280)
     tab.goto(f"{url}/login")
     tab.value(f"document.getElementById('token').value = '{token}'")
     tab.value("document.forms[0].submit()")
     tab.until("location.pathname === '/' && document.readyState === 'complete'")
-    found = []
+    arrived, found = [], []
     for _ in range(LOADS):
         tab.goto("about:blank#")
         tab.send("Network.clearBrowserCache")
         tab.send("Page.navigate", url=url + "/")
         found.append(tab.until(PAINT))
-    return found
+        arrived.append(tab.value(ARRIVED))
+    return arrived, found
 
 
 def seen(tab: Browser, client: Client, url: str) -> list[float]:
@@ -243,7 +248,9 @@ def main() -> None:
         soon(lambda: len(holding(client)) >= 16, 15.0)
         with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as tab:
             say(f"{LOADS} loads of the overview")
-            tell("first paint, ms", painted(tab, url, token))
+            arrived, paints = painted(tab, url, token)
+            tell("the whole page has arrived, ms", arrived)
+            tell("first paint, ms", paints)
             say(f"{CHANGES} changes of a job")
             tell("an event to the screen, ms", seen(tab, client, url))
         seen_by = {0: Ends(), options.viewers: Ends()}

@@ -31,6 +31,15 @@ from dovetail.executor.live.views import (
 )
 from dovetail.instances.errors import DovetailError
 from dovetail.live.http.logs import last_lines, require_own
+from dovetail.live.job_words import (
+    is_failing,
+    is_silent,
+    memory_limit,
+    name_of,
+    p99_text,
+    service_facts,
+    state_text,
+)
 from dovetail.live.page import words
 from dovetail.live.page.actions import allowed
 from dovetail.live.page.aside import Aside
@@ -42,14 +51,6 @@ from dovetail.live.page.drawings import (
     promise_bar,
     promise_text,
     split_bar,
-)
-from dovetail.live.services_shown import (
-    is_failing,
-    is_silent,
-    memory_limit,
-    p99_text,
-    service_facts,
-    state_text,
 )
 from dovetail.toolkit.wording import (
     figure,
@@ -140,7 +141,7 @@ def job_row(job: JobView, now_s: float) -> JobRow:
         why = "" if job.why == job.state.value else job.why
     return JobRow(
         job=job,
-        name=words.name_of(job),
+        name=name_of(job),
         state=state_text(job),
         lasted=words.so_far(now_s - job.since_s),
         where=words.places_of(job) if job.state in HOLDING else "",
@@ -357,7 +358,7 @@ def device_box(device: DeviceView, jobs: Iterable[JobView]) -> DeviceBox:
     seats = tuple(
         SeatRow(
             job.id,
-            words.name_of(job),
+            name_of(job),
             share_text(share),
             promise_row(job),
             hue(job.id),
@@ -463,7 +464,7 @@ def _found(source: PageSource, asked: Filter) -> tuple[list[JobView], str]:
 
 
 def _has(job: JobView, text: str) -> bool:
-    fields = (job.id, job.owner, words.name_of(job), job.workload, *job.gpus, *job.command)
+    fields = (job.id, job.owner, name_of(job), job.workload, *job.gpus, *job.command)
     return not text or any(text in each.casefold() for each in fields)
 
 

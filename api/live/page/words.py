@@ -38,12 +38,6 @@ def line(text: str, most: int = MOST_TEXT) -> str:
     return printed(" ".join(text[: 2 * most].split(" ")).replace("\n", " "), most)
 
 
-def name_of(job: JobView) -> str:
-    """Return the name of a job, with its index in an array; empty if it is not shown."""
-    place = "" if job.index is None else f"[{job.index}]"
-    return f"{job.name or job.workload}{place}"
-
-
 def places_of(job: JobView, most: int = 8) -> str:
     """Return the devices of a job, with its share on each."""
     shares = job.shares or (None,) * len(job.gpus)

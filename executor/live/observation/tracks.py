@@ -131,6 +131,7 @@ class Track:
 
     def advance(self, ranks: Sequence[Progress | None], now_s: float, shift_s: float) -> None:
         """Add the progress of the ranks; ``shift_s`` is the service's clock minus theirs."""
+        # Only the first rank is probed.
         probed = self.run.spec.probe is not None
         if probed:
             ranks = ranks[:1]
@@ -147,7 +148,8 @@ class Track:
             self.tails.clear()
             self.first_s = None
         fresh = not self.samples or sample.at_s > self.samples[-1].at_s
-        if fresh or probed:  # of which those that fail count, too
+        # Probes that fail count as latencies, too, and make no progress.
+        if fresh or probed:
             self.tails.note(now_s if probed else sample.at_s, ranks)
         if not fresh:
             return

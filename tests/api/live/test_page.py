@@ -20,11 +20,11 @@ from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.instances.errors import DovetailError
 from dovetail.live.http.connections import owner_of
+from dovetail.live.job_words import state_text
 from dovetail.live.page.actions import ACTIONS, allowed
 from dovetail.live.page.door import Door
 from dovetail.live.page.parts import _concerns
 from dovetail.live.page.sessions import MOST_OF_USER, Sessions
-from dovetail.live.services_shown import state_text
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
 from tests.api.live.test_tables import job as view
 from tests.api.live.test_tables import service

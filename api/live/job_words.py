@@ -1,4 +1,4 @@
-"""What the command line and the page say of services, latencies and limits in the same words."""
+"""What the command line and the page say of jobs in the same words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from dovetail.toolkit.wording import figure, lasting
 
 if TYPE_CHECKING:
     from dovetail.executor.live.views import JobView
+
+
+def name_of(job: JobView) -> str:
+    """Return the name of a job, with its index in an array; empty if it is not shown."""
+    place = "" if job.index is None else f"[{job.index}]"
+    return f"{job.name or job.workload}{place}"
 
 
 def state_text(job: JobView) -> str:
